@@ -23,6 +23,11 @@ TRY_S = 600
 _PAGE = re.compile(r"/(\?[^\\\s]*)?")
 
 
+def _page(to: str) -> str:
+    """Return `to`, or the list of jobs if that is not a page of ours."""
+    return to if _PAGE.fullmatch(to) else "/"
+
+
 class SignInTry(NamedTuple):
     """A sign-in that a browser has begun.
 
@@ -39,17 +44,17 @@ class SignInTry(NamedTuple):
 
     @classmethod
     def to_page(cls, to: str) -> Self:
-        """Begin a sign-in that leads to the page `to`; to the list of jobs if that is not a page of ours."""
+        """Begin a sign-in that leads to the page `to`."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-        return cls(state, nonce, verifier, to if _PAGE.fullmatch(to) else "/")
+        return cls(state, nonce, verifier, _page(to))
 
     @classmethod
     def read(cls, text: str, *, state: str) -> Self:
         """Return the sign-in in a cookie's text. Raises Forbidden unless the issuer's `state` is its own."""
-        parts = text.split(".", 3)
-        if len(parts) != 4 or not secrets.compare_digest(parts[0].encode(), state.encode()):
+        begun, nonce, verifier, to = (*text.split(".", 3), "", "", "")[:4]
+        if not begun or not secrets.compare_digest(begun.encode(), state.encode()):
             raise Forbidden("this browser did not begin this sign-in, or over ten minutes ago: begin it again")
-        return cls(*parts[:3], cls.to_page(unquote(parts[3])).to)
+        return cls(begun, nonce, verifier, _page(unquote(to)))
 
     def text(self) -> str:
         """Return the sign-in as a cookie holds it."""
@@ -98,7 +103,8 @@ class CodeFlow:
             "client_id": client,
             "code_verifier": sign_in.verifier,
         }
-        auth = (quote(client, safe=""), quote(secret, safe="")) if secret else None  # as RFC 6749, 2.3.1, says
+        # RFC 6749, 2.3.1, has both quoted.
+        auth = httpx2.BasicAuth(quote(client, safe=""), quote(secret, safe="")) if secret else httpx2.Auth()
         try:
             with client_of(self._settings.oidc_issuer) as http:
                 answer = http.post(self._issuer.endpoint("token_endpoint"), data=form, auth=auth).json()

@@ -69,15 +69,12 @@ class Issuer:
 
     def _claims(self, token: str, **of_use: str) -> dict[str, Any]:
         """Return a token's claims, if it is valid and says what its use requires."""
-        required = {name: {"essential": True, "value": value} for name, value in of_use.items()}
-        options: Any = {
-            "iss": {"essential": True, "value": self._settings.oidc_issuer},
-            "exp": {"essential": True},
-            "sub": {"essential": True},
-        }
+        known = {"iss": self._settings.oidc_issuer, **of_use}
+        options: Any = {name: {"essential": True, "value": value} for name, value in known.items()}
+        options |= {name: {"essential": True} for name in ("exp", "sub")}
         try:
             claims = self._verified(token)
-            jwt.JWTClaimsRegistry(leeway=_LEEWAY_S, **options, **required).validate(claims)
+            jwt.JWTClaimsRegistry(leeway=_LEEWAY_S, **options).validate(claims)
         except (JoseError, ValueError) as error:
             raise Unauthorized(f"this token of {self._settings.oidc_issuer} is not valid: {error}") from error
         return claims

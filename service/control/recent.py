@@ -1,4 +1,4 @@
-"""What was used last, kept in memory."""
+"""A cache of the values that were used last."""
 
 import threading
 from collections import OrderedDict

@@ -83,7 +83,7 @@ ACTIVE = frozenset({_S.STARTING, _S.RUNNING, _S.PAUSING, _S.STOPPING, _S.CANCELL
 
 
 class Occasion(Vocabulary):
-    """What a webhook may be told of: an end of the job, or an attempt that ended before the job did."""
+    """An occasion for a message: an end of the job, or an attempt that ended before the job did."""
 
     SUCCEEDED = JobState.SUCCEEDED.value
     FAILED = JobState.FAILED.value

@@ -159,14 +159,14 @@ class KeyRing:
         self._renew(digest, found.session_expires_at, found.ends_at)
         return caller
 
-    def _found(self, query: "Select[Any]", given: dict[str, Any], *, what: str) -> "Row[Any]":
+    def _found(self, query: "Select[*tuple[Any, ...]]", given: dict[str, Any], *, what: str) -> "Row[*tuple[Any, ...]]":
         with self._db.asking() as session:
             found = session.connection().execute(query, given).one_or_none()
         if found is None:
             raise Unauthorized(f"this {what} is not known here")
         return found
 
-    def _admitted(self, found: "Row[Any]") -> Principal:
+    def _admitted(self, found: "Row[*tuple[Any, ...]]") -> Principal:
         """Return who was found, unless by a key that opens nothing any more."""
         if (why := _gone(found.expires_at, found.revoked_at, self._db.now())) is not None:
             raise Unauthorized(f"key `{found.id}` {why}")
@@ -291,7 +291,7 @@ def _gone(expires_at: float | None, revoked_at: float | None, now: float) -> str
     return "has expired" if expires_at is not None and expires_at <= now else None
 
 
-def _principal_of(row: "Row[Any]", *, address: str = "") -> Principal:
+def _principal_of(row: "Row[*tuple[Any, ...]]", *, address: str = "") -> Principal:
     return Principal(name=row.owner, role=Role(row.role), project=row.project, key_id=row.id, address=address)
 
 

@@ -211,8 +211,8 @@ def read_each(
     loose: dict[str, list[Point]] = {trial_id: [] for trial_id in trial_ids if trial_id not in packed}
     columns = select(PointRow.trial_id, PointRow.step, PointRow.seconds, PointRow.value)
     rows = columns.where(PointRow.trial_id.in_(list(loose)), PointRow.name == name).order_by(PointRow.step)
-    for trial_id, *point in session.execute(rows) if loose else ():
-        loose[trial_id].append(Point(*point))
+    for trial_id, step, seconds, value in session.execute(rows) if loose else ():
+        loose[trial_id].append(Point(step, seconds, value))
     found = {trial_id: (thinned(points, max_points), len(points)) for trial_id, points in loose.items()}
     return found | {each: read(session, Key(each, name), max_points=max_points) for each in packed}
 

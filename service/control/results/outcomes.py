@@ -17,7 +17,7 @@ from service.wire.trials import ScheduleView
 
 
 class Kept:
-    """What one service keeps of its jobs' reports. The keys change with what they are of, so nothing goes stale.
+    """A memory of finished trials and of reports. The keys change with what they name, so nothing goes stale.
 
     facts: of finished trials, by the trial, the job's attempt, the trial's outcome and steps.
     reports: by the job, its version, and the newest event that changes its report.
