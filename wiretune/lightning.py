@@ -92,6 +92,8 @@ class AttachCallback(Callback):  # type: ignore[misc]
         )
         if self._ranks is not None:  # from an earlier `fit`, whose optimizer is gone: only we still hold its handle
             self._ranks = None
+            self.handle.settle()
+            self.handle.node_links.leave()
             del self.handle
         self.handle = attach(trainer.model, trainer.optimizers[0], **how)
         self._ranks = RankState(trainer.model, self.handle)

@@ -34,6 +34,7 @@ def attached_again(rank: int, num_workers: int) -> dict[str, Any]:
         "again": {name: _again(rank, *how) for name, how in AGAIN.items()},
         "rounds": _rounds(rank),
         "both": _both(rank),
+        "copy of compress_gradients": _copied(rank),
         "copies": {name: _copies(rank, how) for name, how in (("dense", {"kind": "none"}), ("topk", TOPK))},
     }
 
@@ -96,6 +97,15 @@ def _both(rank: int) -> list[str]:
         except ValueError as error:
             found.append(str(error))
     return found
+
+
+def _copied(rank: int) -> bool:
+    """Whether a copy of a model that exchanges by `compress_gradients` has its parameters."""
+    script = Script(rank)
+    assert isinstance(script.model, DistributedDataParallel)
+    compress_gradients(script.model, CompressionConfig(**TOPK))
+    other = copy.deepcopy(script.train(range(2)).model)
+    return nn.utils.parameters_to_vector(other.parameters()).equal(script.vector)
 
 
 def _copies(rank: int, exchange: dict[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,10 @@ def test_an_attached_model_is_copied_and_the_copy_changes_neither_training_nor_t
         assert found["average"] > 0
 
 
+def test_a_model_under_compress_gradients_is_copied(two_ranks: Reports):
+    assert all(rank["copy of compress_gradients"] for rank in two_ranks["attached_again"])
+
+
 def test_what_is_lent_a_mean_is_a_module():
     script = Script(0, bare=True, sync={"kind": "diloco", "period": 4})
     assert script.handle is not None

@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from attach_checkpoint_scenario import INHERITED, SAVED
+from attach_scenario import DILOCO, Script, bare
 from scenarios import Reports, run_ranks
 
 
@@ -35,6 +37,17 @@ def test_a_run_goes_on_from_a_standard_checkpoint_bit_for_bit(two_ranks: Reports
 @pytest.mark.parametrize("name", INHERITED)
 def test_a_standard_checkpoint_holds_the_memory_of_every_rank(two_ranks: Reports, name: str):
     assert all(rank[name]["kept apart"] for rank in two_ranks["saved"])
+
+
+def test_a_state_as_earlier_releases_saved_it_is_loaded():
+    first, second = (Script(0, bare=True, sync=DILOCO) for _ in range(2))
+    assert first.handle is not None and second.handle is not None
+    old = bare(first.train(range(3)).handle)
+
+    second.handle.load_state_dict(old)
+
+    assert bare(second.handle)["scalars"] == old["scalars"]
+    assert all(torch.equal(each, old["tensors"][name]) for name, each in bare(second.handle)["tensors"].items())
 
 
 @pytest.mark.parametrize("name", INHERITED)
