@@ -276,9 +276,26 @@ def test_a_log_that_ray_goes_on_refusing_is_given_up_and_says_why(logs, store, r
     for after_s in (1, 2, 300, 700):
         logs.keep_ended(ended_at + after_s)
 
-    assert store.attempts.without_log() == () and ray.num_reads == 1 + 3  # not at once again
+    assert store.attempts.without_log() == () and ray.num_reads == 1 + 4  # not at once again, and its last lines once
     assert logs.read(job_id) == b"hello\n[this log ends here: invalid start byte]\n"
     assert ray.deleted == []  # where the rest may be read
+
+
+def test_of_a_log_that_takes_too_long_the_last_lines_are_kept(logs, store, ray, job_id, monkeypatch):
+    def slow(_name, *, lines=None):
+        if lines is None:
+            raise Unavailable("took longer than 30 s")
+        return iter([b"ValueError: last\n"])
+
+    logs.keep_all()
+    ended_at = end(store, ray, job_id)
+    monkeypatch.setattr(ray, "log", slow)
+
+    for after_s in (1, 700):
+        logs.keep_ended(ended_at + after_s)
+
+    missing = b"[a part of this log is missing here: took longer than 30 s]\n"
+    assert logs.read(job_id) == b"hello\n" + missing + b"ValueError: last\n"
 
 
 def test_a_log_that_ray_refuses_for_a_while_is_kept_whole(logs, store, ray, job_id):

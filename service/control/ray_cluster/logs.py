@@ -28,6 +28,7 @@ _CUT = re.compile(rb"\[\.\.\. (\d{1,18}) bytes are cut here; the whole log had (
 _MAX_KEPT_BYTES = _HEAD_BYTES + _TAIL_BYTES + 1000
 _MAX_LINE_CHARS = 500  # in a job's reason
 _BLANK_LINES = 20  # that a log may end with, when its last lines are asked for
+_LAST_LINES = 1000  # of a log that is not given whole
 _TOKEN = b"[token]"  # in place of an attempt's token
 _TOO_LONG = b"\n[this log ends here: on storage is more than was kept]\n"
 
@@ -163,15 +164,22 @@ class Logs:
             log = None if may_print else self._log(ray, attempt)
         except Unavailable as error:
             if now >= first_at + _PATIENCE_S:
-                earlier = b""
-                with suppress(NotFound):
-                    earlier = self._kept(attempt)
-                return earlier + f"[this log ends here: {error}]\n".encode()
+                return self._parts(ray, attempt, error)
             self._refusals[attempt.submission_id] = _Refusal(min(first_at, now), now + _ASK_AGAIN_S)
             _log.warning("the log of %s is not kept yet: %s", attempt.submission_id, error)
             return None
         self._refusals.pop(attempt.submission_id, None)
         return log
+
+    def _parts(self, ray: RayApi, attempt: Attempt, why: Unavailable) -> bytes:
+        """Return what there is of a log that Ray does not give whole: what was saved before, and its last lines."""
+        first = last = b""
+        with suppress(NotFound):
+            first = self._kept(attempt)
+        with suppress(Unavailable):
+            last = self._log(ray, attempt, lines=_LAST_LINES)
+        gap = f"[a part of this log is missing here: {why}]\n" if last else f"[this log ends here: {why}]\n"
+        return bounded([first, gap.encode(), last])
 
     def keep_all(self) -> None:
         """Save all logs that only Ray has, as far as they go, before Ray may end. Takes about `_STOP_S` at most."""
