@@ -74,6 +74,7 @@ class Element extends Node {
   }
 
   querySelectorAll() { return []; }
+  focus() {}
 }
 
 const all = (node) => node.childNodes.flatMap((each) => [each, ...all(each)]);
@@ -82,10 +83,12 @@ const watched = [];
 const loaded = { set onload(go) { queueMicrotask(go); } }; // the chart library's script
 
 globalThis.Node = Node;
+globalThis.DocumentFragment = class extends Element { constructor() { super("fragment"); } };
 globalThis.document = {
   createElement: (tag) => new Element(tag),
   createElementNS: (_, tag) => new Element(tag),
   createTextNode: (text) => new Text(text),
+  createComment: () => new Element("comment"),
   addEventListener() {},
   getElementById: (id) => (id === "plotly" ? loaded : document.body.querySelector(`#${id}`)),
   querySelector: () => document.body,

@@ -694,6 +694,22 @@ def test_a_page_of_another_release_than_the_service_says_so_and_is_loaded_anew_w
     assert found == [["", said.format("0.2.0"), "", said.format("0.3.0")], "", 2]
 
 
+@pytest.mark.parametrize(("issuer", "expected"), [("/v1/sign-in", "/v1/sign-in?to=%2F%3Fjob%3Djob-1"), ("", None)])
+def test_the_door_leads_to_the_issuer_where_there_is_one_and_back_to_this_page(issuer, expected):
+    script = """
+      await say("id: 1");
+      document.body.content = issuer;
+      let to = null;
+      location.assign = (address) => { to = address; };
+      globalThis.fetch = async () => refusal(401, "this session is not known here");
+      await say('data: {"id": 2, "job_id": null, "kind": "gap"}');
+      part("page").querySelector("[class=primary]")?.onclick();
+      return [to, part("page").querySelector("#key") !== null];
+    """
+
+    assert played(f"{MAIN}{script}", dashboard=DASHBOARD.as_uri(), issuer=issuer) == [expected, True]
+
+
 def test_the_title_of_a_tab_that_nobody_looks_at_goes_on_and_nothing_of_the_page_is_drawn():
     found = of_main("""
       await say("id: 1");
