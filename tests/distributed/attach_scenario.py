@@ -467,6 +467,8 @@ def _tuned(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     """A search while the script counts its bytes, and whether what stays is training at what was committed."""
     script = Script(rank, momentum=0.9)
     config = BoConfig(num_stages=1, max_search_fraction=0.5)  # few steps, and up to three axes more
+    if "steps" not in how:  # where a long commit would diverge at a higher rate, and be taken back
+        config = config.model_copy(update={"min_learning_rate": 1e-3, "max_learning_rate": 0.2})
     tuner = attach_controller(script.model, script.optimizer, controller=config, **how)
     rates, chosen, probing, taken = list[float](), list[StepValues](), list[bool](), 0
     while not tuner.is_over:
