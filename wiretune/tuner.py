@@ -403,7 +403,7 @@ def searched(config: ControllerConfig, budget: Budget, space: SearchSpace) -> di
     fields = {f"controller.{name}": value for name, value in config.model_dump(mode="json").items()}
     of_space = space.model_dump(mode="json", include={"optimizer", "period", "batch_size"})
     guess = {"learning_rate": space.guess.learning_rate, space.level_name or "level": space.guess.level}
-    ranges = {each.name: [each.low, each.high] for each in space.axes}
+    ranges = [each.model_dump(mode="json") for each in space.axes]
     return {**fields, **budget.model_dump(mode="json"), **of_space, **guess, "ranges": ranges}
 
 
