@@ -97,7 +97,7 @@ class Series(View):
 
 
 class SeriesExtent(View):
-    """How far one metric of one trial's committed line reaches."""
+    """The number of points that one metric of one trial has, and the last of them."""
 
     trial_id: str
     arm: str

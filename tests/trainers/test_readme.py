@@ -45,10 +45,12 @@ def test_the_pages_and_the_example_show_one_model():
         return [line for line in lines if line]
 
     example = body((ROOT / "examples/own_model/tumours.py").read_text())
-    assert body(code_of("README.md")) == body(code_of("docs/own_model.md")) == example
+    shown, measured = (body(code_of("docs/own_model.md", f"class {name}")) for name in ("Tumours", "Measured"))
+    assert body(code_of("README.md")) == shown
+    assert example == shown + measured
 
 
-def test_the_page_measures_an_accuracy(tmp_path: Path):
+def test_the_page_measures_an_accuracy_and_a_number_of_every_step(tmp_path: Path):
     code = code_of("docs/own_model.md") + code_of("docs/own_model.md", "class Measured")
     (tmp_path / "measured.py").write_text(code)
     workload = OwnWorkload(factory="measured:Measured", path=str(tmp_path))
@@ -56,9 +58,10 @@ def test_the_page_measures_an_accuracy(tmp_path: Path):
         ReplicaConfig(workload=workload, optimizer=ScheduleFreeSgdConfig(), exchange=NoneConfig()), 0, 1, device="cpu"
     )
 
-    replica.run(Segment(num_steps=100, learning_rate=0.5))
+    certainty = replica.run(Segment(num_steps=100, learning_rate=0.5)).own["certainty"]
 
     assert replica.evaluate().metrics["accuracy"] > 0.9
+    assert len(certainty) == 100 and 0.5 <= certainty[0] < certainty[-1] <= 1
 
 
 def test_the_stream_of_the_page_deals_its_rows_to_the_ranks_and_goes_on_from_any_step(tmp_path: Path):

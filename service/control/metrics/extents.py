@@ -12,7 +12,7 @@ from service.control.models import ChunkRow, PointRow
 
 
 class Extent(NamedTuple):
-    """How far a series reaches. Its last value is None if it was not finite."""
+    """The number of a series' points, and the last of them. A value is None if it was not finite."""
 
     num_points: int
     last_step: int | None  # None: there are no points
