@@ -1,4 +1,4 @@
-"""How commits end: decisions that all loops share."""
+"""Decisions on how commits end, which all loops share."""
 
 from collections.abc import Callable, Sequence
 

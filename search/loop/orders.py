@@ -25,7 +25,7 @@ MOST_STEPS = 64
 
 
 class Task(IntEnum):
-    """What an order has everybody do."""
+    """A task of an order, for all ranks."""
 
     SNAPSHOT = 0  # keep a copy of the committed state
     RESTORE = 1  # go back to it
@@ -76,7 +76,7 @@ class Begun(BaseModel):
 
 
 class Told(NamedTuple):
-    """What the strategy was told of a candidate's probe, or of a decision's commit."""
+    """An observation that the strategy was told, with the candidate or the decision that it is of."""
 
     what: Candidate | Decision
     observation: Observation

@@ -1,4 +1,4 @@
-"""How far probes and commits go, and when a commit is looked at: pure functions of the budget.
+"""Pacing: how far probes and commits go, and when a commit is looked at. Pure functions of the budget.
 
 A budget without seconds reads no clock.
 """
