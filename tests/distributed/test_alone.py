@@ -34,7 +34,7 @@ def _segments(*rates: float, num_steps: int = 6) -> list[Segment]:
 
 def _together(group: Group) -> SegmentResult:
     [segment] = _segments(0.1)
-    return group.run(segment).model_copy(update={"step_seconds": (), "waits": (), "times": None})
+    return group.run(segment).model_copy(update={"step_seconds": (), "waits": (), "times": None, "memory_bytes": 0})
 
 
 def _alone(group: Group, *rates: float, num_steps: int = 6) -> list[tuple[float, ...]]:
