@@ -98,7 +98,7 @@ function queued(queue, after, names) {
       ["priority", ({ priority }) => priority, ""],
       ["why", ({ place }) => place.sentence, "text"],
       ["owner", ({ owner, project }) => `${owner} · ${project}`, ""],
-      ["queued", ({ queued_at }) => since(queued_at), ""],
+      ["queued", ({ queued_at }) => since(queued_at), "", ({ queued_at }) => queued_at],
     ], queue.entries, { key: ({ job_id }) => job_id, isStacked: true }) : nobody(queue.of, after),
     pages(queue, after),
     queue.projects.length ? table("Projects by what they have, for their weight", [

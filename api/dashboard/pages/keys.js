@@ -41,14 +41,14 @@ export function keysPage(root, _, __, ask) {
 
   function keyTable(found) {
     return table(`${found.length} ${found.length === 1 ? "key" : "keys"}`, [
-      ["name", (key) => element("span", {}, key.name, key.id === me.key ? element("span", { class: "label" }, "this session's") : null), "name"],
+      ["name", (key) => element("span", {}, key.name, key.id === me.key ? element("span", { class: "label" }, "this session's") : null), "name", ({ name }) => name],
       ["state", (key) => element("span", { class: `badge ${stateOf(key) === "valid" ? "succeeded" : "queued"}` }, stateOf(key)), ""],
       ["role", ({ role }) => role, ""],
       ["owner", ({ owner }) => owner, ""],
       ["project", ({ project }) => project, ""],
-      ["used", ({ last_used_at }) => (last_used_at ? since(last_used_at) : "never"), ""],
-      ["expires", ({ expires_at }) => (expires_at ? new Date(expires_at).toLocaleDateString(undefined, { dateStyle: "medium" }) : "never"), ""],
-      ["created", (key) => element("span", {}, since(key.created_at), ` by ${key.created_by}`), ""],
+      ["used", ({ last_used_at }) => (last_used_at ? since(last_used_at) : "never"), "", ({ last_used_at }) => last_used_at],
+      ["expires", ({ expires_at }) => (expires_at ? new Date(expires_at).toLocaleDateString(undefined, { dateStyle: "medium" }) : "never"), "", ({ expires_at }) => expires_at],
+      ["created", (key) => element("span", {}, since(key.created_at), ` by ${key.created_by}`), "", (key) => key.created_at],
       ["id", ({ id }) => element("code", {}, id), ""],
       ["change", (key) => (stateOf(key) === "valid" ? actions(key) : ""), ""],
     ], found, { key: ({ id }) => id, isStacked: true });

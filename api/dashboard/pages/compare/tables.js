@@ -13,9 +13,9 @@ export function jobTable(jobs, remove) {
   return table("A letter stands for each job", [
     ["job", (job) => element("b", {}, job.letter), ""],
     ["state", ({ held }) => badge(held.job.state), ""],
-    ["name", ({ id, held }) => element("a", { href: `/?job=${encodeURIComponent(id)}` }, held.job.name), "name"],
+    ["name", ({ id, held }) => element("a", { href: `/?job=${encodeURIComponent(id)}` }, held.job.name), "name", ({ held }) => held.job.name],
     ["arms", (job) => comparedNames(job).join(", "), "name"],
-    ["created", ({ held }) => since(held.job.created_at), ""],
+    ["created", ({ held }) => since(held.job.created_at), "", ({ held }) => held.job.created_at],
     ["id", (job) => element("code", {}, job.id), ""],
     ["leave out", (job) => element("button", { type: "button", class: "online", "aria-label": `remove ${job.letter}`, onclick: () => remove(job.id) }, "remove"), "online"],
   ], known, { key: (job) => job.id, isStacked: true });

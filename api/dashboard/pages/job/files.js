@@ -42,10 +42,10 @@ export function files(id) {
     const found = await api.artifacts(id);
     const known = found.map((file) => file.num_bytes).filter((bytes) => bytes !== null);
     patch(list, table(`${found.length} ${found.length === 1 ? "file" : "files"}; ${size(known.reduce((sum, bytes) => sum + bytes, 0))} on storage; the others are made when they are asked for`, [
-      ["file", (file) => button(file.href, file.name.replaceAll("/", "-"), file.name.replaceAll(`${id}.`, "")), "name"],
+      ["file", (file) => button(file.href, file.name.replaceAll("/", "-"), file.name.replaceAll(`${id}.`, "")), "name", (file) => file.name],
       ["kind", (file) => file.kind, ""],
       figures("size", (file) => file.num_bytes, size),
-      ["made", (file) => (file.created_at === null ? "–" : since(file.created_at)), ""],
+      ["made", (file) => (file.created_at === null ? "–" : since(file.created_at)), "", (file) => file.created_at],
     ], found, { key: (file) => file.name }));
   });
 
@@ -56,7 +56,7 @@ export function files(id) {
     const took = ({ began_at: began, ended_at: ended }) => (ended === null ? null : (Date.parse(ended) - Date.parse(began)) / 1000);
     patch(lives, element("h2", {}, "Attempts"), table("Lives of the job on the cluster", [
       ["attempt", (life) => String(life.number), ""],
-      ["began", (life) => since(life.began_at), ""],
+      ["began", (life) => since(life.began_at), "", (life) => life.began_at],
       figures("took", took, (seconds) => (seconds === null ? "lives" : duration(seconds))),
       figures("workers", (life) => life.workers, number),
       ["ended", (life) => life.outcome ?? "–", ""],
