@@ -25,9 +25,9 @@ from trainers.workloads import registry
 
 
 @pytest.fixture
-def replaced(live_url: str, key: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def replaced(live_url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "api_key").write_text(f"{key}\n")
+    (tmp_path / "api_key").write_text(f"{store.add_key('first')}\n")  # as a service's first start names it
     return {"http://127.0.0.1:8470": live_url, "~/.wiretune/api_key": str(tmp_path / "api_key")}
 
 
