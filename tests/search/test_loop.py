@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from search import strategies
+from search.baselines.guess import Fixed
 from search.config import BoConfig, Budget, ControllerConfig, FixedConfig
 from search.loop.orders import MOST_STEPS, Begun, Loop, Order, Taken, Task
 from search.protocol import Strategy
 from search.space import SearchSpace
-from search.types import Candidate, Values
+from search.types import Allowance, Candidate, Decision, Values
 
 SPACE = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
 GOLDEN = Path(__file__).parent / "loop.json"
@@ -160,3 +161,20 @@ def test_a_loop_ends_where_no_rate_helps_and_says_which_failed(steps: int, num_f
     assert last.task == Task.GIVE_UP and len({values.learning_rate for values in last.steps}) == num_failed
     assert [failure.num_steps for failure in loop.failures] == [loop.failures[0].num_steps] * num_failed
     assert sum(len(order.steps) for order in model.orders[:-1]) < steps
+
+
+class Hasty(Fixed):
+    """Its first commit has no step."""
+
+    def decide(self, held: Collection[str] = ()) -> Decision:
+        decision = super().decide(held)
+        return decision.model_copy(update={"commit_until": Allowance(steps=0)}) if not self._num_closed else decision
+
+
+def test_a_commit_without_a_step_is_closed_and_the_next_one_spends_the_budget() -> None:
+    model, budget = Model(), Budget(steps=20)
+    loop = Loop(Hasty(SPACE, budget, FixedConfig()), budget, clock=lambda: 0.0)
+
+    loop.run(model.carry_out)
+
+    assert [seen.trace.num_steps for _, seen in loop.told if seen.trace] == [0, 20]
