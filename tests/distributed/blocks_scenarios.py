@@ -70,8 +70,8 @@ def _step(replica: Replica) -> dict[str, Any]:
 
 
 def _blocks(replica: Replica) -> JointSpar:
-    assert isinstance(replica._blocks, JointSpar)
-    return replica._blocks
+    assert isinstance(replica.parts.blocks, JointSpar)
+    return replica.parts.blocks
 
 
 def _replica(rank: int, num_workers: int, blocks: BlocksConfig, *, per_node: int = 1) -> Replica:

@@ -71,11 +71,11 @@ def lost_replica(rank: int, num_workers: int) -> dict[str, Any]:
     lost = replica.run(segment.model_copy(update={"num_steps": 4}))
     replica.workload.loss = loss
     after = replica.run(segment)
-    state = replica._optimizer.tensors().values()
+    state = replica.parts.optimizer.tensors().values()
     return {
         "results": [each.model_dump(mode="json") for each in (before, lost, after)],
         "is finite": all(bool(tensor.isfinite().all()) for tensor in state),
-        "parameters": digest(list(replica._optimizer.parameters.values())),
+        "parameters": digest(list(replica.parts.optimizer.parameters.values())),
         "within a round": _lost_within_a_round(rank, num_workers),
     }
 

@@ -124,7 +124,7 @@ def test_an_anchor_in_host_memory_trains_as_one_on_the_gpu_bit_for_bit(sync: typ
         config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig(), sync=policy)
         replica = Replica(config, 0, 1, device="cuda:0")
         losses.append(replica.run(segment).losses)
-        kept = replica._sync.divide({})[1]["sync"].tensors()
+        kept = replica.state.own["sync"].tensors()
         assert {kept[name].is_cuda for name in kept if name.endswith(("anchor", "velocity"))} == {not offload}
 
     assert losses[0] == losses[1]

@@ -161,7 +161,7 @@ def test_buffers_become_their_mean_and_constants_keep_their_bits() -> None:
 def _saved_by(num_workers: int, config: ReplicaConfig, url: str) -> list[Replica]:
     replicas = [Replica(config, rank, num_workers, device="cpu") for rank in range(num_workers)]
     for replica in replicas:
-        replica._exchange.tensors()["residual"].fill_(replica.rank + 1.0)
+        replica.state.own["exchange"].tensors()["residual"].fill_(replica.rank + 1.0)
     commit_manifest(url, [shard for replica in replicas for shard in replica.save(url)], replicas[0].nodes)
     return replicas
 
@@ -172,17 +172,17 @@ def test_a_checkpoint_is_taken_over_alike_whatever_the_ranks_have_done(
     config = make_config(exchange=ThresholdConfig(density=0.1))
     [old, _] = _saved_by(2, config, str(tmp_path))
     fresh, used = (Replica(config, 0, 1, device="cpu") for _ in range(2))
-    used._exchange.tensors()["residual"].fill_(8.0)
-    used._random.begin(1)
+    used.state.own["exchange"].tensors()["residual"].fill_(8.0)
+    used.parts.random.begin(1)
 
     with caplog.at_level(logging.WARNING):
         for replica in (fresh, used):
             replica.load(str(tmp_path))
 
-    for name, tensor in fresh._random.tensors().items():
-        assert torch.equal(tensor, used._random.tensors()[name])
-        assert not torch.equal(tensor, old._random.tensors()[name])
-    assert all(bool((each._exchange.tensors()["residual"] == 1.5).all()) for each in (fresh, used))
+    for name, tensor in fresh.parts.random.tensors().items():
+        assert torch.equal(tensor, used.parts.random.tensors()[name])
+        assert not torch.equal(tensor, old.parts.random.tensors()[name])
+    assert all(bool((each.state.own["exchange"].tensors()["residual"] == 1.5).all()) for each in (fresh, used))
     assert "saved on nodes ((0,), (1,)), now ((0,),)" in caplog.text
 
 

@@ -104,7 +104,7 @@ def test_parameter_groups_multiply_the_rate_and_keep_their_options(replica: Trai
 
 def test_the_first_bucket_is_sent_before_backward_ends_however_groups_divide_the_model(replica: Train):
     ours, is_full = replica("Decayed", exchange=NoneConfig(bucket_mib=1e-4)), list[bool]()
-    ours.model[1].register_full_backward_pre_hook(lambda *_: is_full.append(ours._buffer._filled[0].is_set()))
+    ours.model[1].register_full_backward_pre_hook(lambda *_: is_full.append(ours.parts.buffer._filled[0].is_set()))
 
     ours.run(Segment(num_steps=2, learning_rate=0.01))
 

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings, strategies as st
+from torch import distributed as dist
 
-from trainers.exchange.connection import Connection
+from trainers.exchange.connection import MOST_TIMINGS, Connection
 from trainers.exchange.ledger import Ledger
-from trainers.exchange.pacing import LinkPacer
+from trainers.exchange.pacing import LinkPacer, Unpaced
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.levels.prices import LinkFit, LinkPrice
 from trainers.spec.levels import CatConfig
@@ -69,3 +71,27 @@ def test_a_fitted_link_is_never_negative():
             fit.add(collectives.Traffic(size, 3), took)
         rates = fit.rates()
         assert rates is not None and min(rates) >= 0 and max(rates) > 0
+
+
+def test_a_measured_link_gets_its_price_from_the_gathers_before(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: "cpu:gloo")
+    monkeypatch.setattr(dist, "all_gather_single", lambda *_, **__: None)
+    connection = Connection(3, Unpaced(), Ledger())
+    price, sizes = LinkPrice(TopKConfig(density=0.1, levels=CatConfig())), np.array([1.0, 1000.0])
+
+    before = price.of(1000, sizes, connection)
+    for length in (10, 100_000):
+        connection.all_gather(torch.zeros(length), {"gradient": 4 * length})
+
+    assert before is None
+    assert price.of(1000, sizes, connection) is not None
+
+
+def test_timings_that_nobody_takes_are_forgotten():
+    connection = Connection(1, Unpaced(), Ledger())
+
+    for length in range(1, 100):
+        connection.all_gather(torch.zeros(length), {"gradient": length})
+
+    assert len(connection.take_timings()) == MOST_TIMINGS
+    assert connection.take_timings() == []

@@ -56,7 +56,7 @@ def test_every_restore_leads_to_the_same_losses(
 def test_nothing_is_left_of_an_exchange_that_other_nodes_took_the_place_of(make_config: MakeConfig):
     exchange = TopKConfig(density=0.1, levels=AccordionConfig(critical=0.5, epoch_steps=10))
     replica = Replica(make_config(exchange=exchange), 1, 2, device="cpu")
-    before = weakref.ref(replica._buffer.watch.__self__)
+    before = weakref.ref(replica.state.own["exchange"])
 
     replica._settle(Topology.of(((0, 1),)))  # here this rank follows the other
     gc.collect()
@@ -256,4 +256,4 @@ def test_the_exchange_is_told_the_rate_of_the_update_warm_up_included(make_confi
 
     replica.run(Segment(num_steps=3, learning_rate=0.1, level=0.02))
 
-    assert replica._exchange.scalars()["learning_rate"] == pytest.approx(0.1 * 3 / 5)
+    assert replica.state.own["exchange"].scalars()["learning_rate"] == pytest.approx(0.1 * 3 / 5)

@@ -32,7 +32,8 @@ from trainers.snapshot import load_scalars, scalars_of
 from trainers.spec.method import Method
 from trainers.spec.workloads import Mnist5kCnn
 from trainers.traffic import collectives, cost
-from trainers.training.replica import Replica, is_trained
+from trainers.training.course import is_trained
+from trainers.training.replica import Replica
 from trainers.training.segment_results import merge
 from trainers.training.stopwatch import RoundWait
 from trainers.workload import WorkloadError
@@ -136,8 +137,8 @@ def test_apart_with_schedule_free_both_iterates_are_averaged(make_config, config
     replica = _replica(make_config, optimizer=ScheduleFreeSgdConfig(), sync=config(period=2))
     replica.run(SEGMENT)
 
-    anchor = replica._sync.divide({})[1]["sync"].tensors()["anchor"]
-    live = torch.cat([tensor.detach().flatten() for tensor in replica._optimizer.iterate()])
+    anchor = replica.state.own["sync"].tensors()["anchor"]
+    live = torch.cat([tensor.detach().flatten() for tensor in replica.parts.optimizer.iterate()])
 
     assert len(anchor) == 2 * collectives.num_elements(replica.shapes)
     assert torch.equal(anchor, live)
@@ -162,9 +163,9 @@ def test_layers_of_one_size_are_dealt_out_in_turn(num_layers: int, count: int):
 def test_both_iterates_of_schedule_free_are_in_the_fragment_of_their_parameter(make_config):
     replica = _replica(make_config, optimizer=ScheduleFreeSgdConfig(), sync=StreamingDiLoCoConfig(fragments=4))
 
-    tensors = replica._sync.divide({})[1]["sync"].tensors()
+    tensors = replica.state.own["sync"].tensors()
     anchors = [tensors[f"{index}.anchor"] for index in range(4)]
-    live = torch.cat([tensor.detach().flatten() for tensor in replica._optimizer.iterate()])
+    live = torch.cat([tensor.detach().flatten() for tensor in replica.parts.optimizer.iterate()])
     assert all(torch.equal(*anchor.chunk(2)) for anchor in anchors)  # before the first step they are equal
     assert torch.equal(torch.cat(anchors).sort().values, live.sort().values)
 
@@ -202,8 +203,8 @@ def test_apart_batch_norm_is_evaluated_with_statistics_of_the_mean_and_keeps_its
 def test_steps_that_a_rank_leaves_out_are_no_part_of_its_way(make_config, monkeypatch, config, pace):
     replica, paths, rates = _replica(make_config, sync=config), [], []
     monkeypatch.setattr(Outliers, "weight", lambda screen, moved, loss, path: paths.append(path) or 1.0)
-    step = replica._optimizer.step
-    monkeypatch.setattr(replica._optimizer, "step", lambda loss: rates.append(_rate(replica)) or step(loss))
+    step = replica.parts.optimizer.step
+    monkeypatch.setattr(replica.parts.optimizer, "step", lambda loss: rates.append(_rate(replica)) or step(loss))
 
     replica.run(Segment(num_steps=12, learning_rate=0.1), pace=pace)
 
@@ -214,7 +215,7 @@ def test_steps_that_a_rank_leaves_out_are_no_part_of_its_way(make_config, monkey
 
 
 def _rate(replica: Replica) -> float:
-    return replica._optimizer.rates()[0][0]
+    return replica.parts.optimizer.rates()[0][0]
 
 
 @pytest.mark.parametrize("pace", [0.25, 0.4, 0.5, 0.9, 1.0])
@@ -252,7 +253,7 @@ def test_a_rank_that_was_lost_trains_on_from_the_average_that_left_it_out(make_c
     replica.run(segment.model_copy(update={"num_steps": 3}))
 
     assert all(map(math.isfinite, replica.run(segment.model_copy(update={"num_steps": 8})).losses[-4:]))
-    assert all(tensor.isfinite().all() for tensor in replica._optimizer.tensors().values())
+    assert all(tensor.isfinite().all() for tensor in replica.parts.optimizer.tensors().values())
 
 
 def _result(losses: list[float], *, diverged: bool = False) -> SegmentResult:
@@ -326,7 +327,7 @@ def test_a_replica_refuses_a_method_that_its_exchange_or_optimizer_does_not_go_w
 @pytest.mark.parametrize("method", registry.of("sync"), ids=lambda method: method.kind)
 def test_a_state_goes_through_json_and_through_torch_s_files_wherever_a_round_is(make_config, method: Method):
     replica = _replica(make_config, sync=method.config(**method.least))
-    parts = replica._state.shared | replica._state.own
+    parts = replica.state.shared | replica.state.own
     for _ in range(9):
         replica.run(Segment(num_steps=1, learning_rate=0.1))
         scalars, file = scalars_of(parts), io.BytesIO()
@@ -339,7 +340,7 @@ def test_a_state_goes_through_json_and_through_torch_s_files_wherever_a_round_is
 
 
 def test_the_trivial_policy_is_the_default_and_leaves_checkpoints_as_they_were(make_config):
-    state = _replica(make_config)._state
+    state = _replica(make_config).state
 
     assert isinstance(ReplicaConfig.model_fields["sync"].default, EveryStepConfig)
     assert state.shared.keys() == {"parameters", "optimizer", "steps"}

@@ -225,8 +225,8 @@ def test_workers_of_zero_one_adam_are_apart_only_where_they_leave_out_exchanges(
 def test_the_state_of_a_drifting_exchange_is_each_ranks_own(make_config):
     replica = Replica(make_config(optimizer=SgdConfig(momentum=0.0), exchange=CserConfig()), 0, 1, device="cpu")
 
-    assert replica._state.shared.keys() == {"steps"}
-    assert {"parameters", "optimizer", "exchange", "sync"} <= replica._state.own.keys()
+    assert replica.state.shared.keys() == {"steps"}
+    assert {"parameters", "optimizer", "exchange", "sync"} <= replica.state.own.keys()
 
 
 @pytest.mark.parametrize(

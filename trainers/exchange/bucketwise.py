@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.memory import FollowedRate, Memory
 from trainers.exchange.step_result import Exchanged, agreed
 from trainers.snapshot import Kept
@@ -22,7 +22,7 @@ class BucketwiseExchange(ABC):
 
     threshold = None
 
-    def __init__(self, memory: Memory, buffer: GradientBuffer, connection: Connection, *, follows_rate: bool) -> None:
+    def __init__(self, memory: Memory, buffer: Gradients, connection: Connection, *, follows_rate: bool) -> None:
         self._memory, self._buffer, self._connection = memory, buffer, connection
         self._follows_rate, self._rate = follows_rate, FollowedRate()
         self._taken = 0  # steps

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Self
@@ -59,26 +59,8 @@ class GradientBuffer:
         self._events: dict[int, torch.cuda.Event] = {}  # on a GPU, of the work that fills each bucket
         self._missing: dict[int, set[int]] = {}  # starts of the layers that backward has yet to fill, by bucket
         self._expects = self._has_failed = False
-        self._pooled: set[int] = set()
-        self.waited_s = 0.0  # seconds that `wait` has waited for backward since the beginning
-        self.part()
-
-    def part(self) -> None:
-        """Detach the buffer from its exchange, before it is built into another."""
-        #: Called once a step with each bucket's gradient, before `wait` returns it. May change it in place.
-        self.pool: Callable[[Tensor], None] = lambda gradient: None
-        #: Called once a step with each bucket and its gradient, after `pool`.
-        self.watch: Callable[[Bucket, Tensor], None] = lambda bucket, gradient: None
-
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Serve buckets as backward filled them, to an exchange other than the one that this buffer is built into."""
-        pool, watch = self.pool, self.watch
-        self.part()
-        try:
-            yield
-        finally:
-            self.pool, self.watch = pool, watch
+        self.step = 0  # the number of steps begun
+        self.waited_s = 0.0  # that `wait` has waited for backward since the beginning
 
     @classmethod
     def behind(cls, parameters: Sequence[Parameter], config: ExchangeBase) -> Self:
@@ -150,7 +132,7 @@ class GradientBuffer:
             self._missing[self._owner[layer.start]].add(layer.start)
         for filled in self._filled:
             filled.clear()
-        self._pooled.clear()
+        self.step += 1
         self._expects, self._has_failed = True, False
         for index, parameter in enumerate(self.parameters):
             if not parameter.requires_grad:
@@ -175,7 +157,7 @@ class GradientBuffer:
         self.finish()
 
     def wait(self, bucket: Bucket) -> Tensor:
-        """Wait until backward has filled the bucket, and return its pooled gradient, a view. Raises BackwardFailed."""
+        """Return the bucket's gradient, a view, once backward has filled it; raises BackwardFailed."""
         started = time.monotonic()
         self._filled[bucket.index].wait()
         self.waited_s += time.monotonic() - started
@@ -183,12 +165,7 @@ class GradientBuffer:
             raise BackwardFailed
         if self.gradient.is_cuda:
             torch.cuda.current_stream(self.gradient.device).wait_event(self._events[bucket.index])
-        gradient = self.gradient[bucket.span]
-        if bucket.index not in self._pooled:
-            self._pooled.add(bucket.index)
-            self.pool(gradient)
-            self.watch(bucket, gradient)
-        return gradient
+        return self.gradient[bucket.span]
 
     def wait_for(self, layer: Layer) -> Tensor:
         """Wait for a layer's bucket, and return the layer's gradient, a view. Raises BackwardFailed."""

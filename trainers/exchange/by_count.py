@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.largest import largest
 from trainers.exchange.kernels.quantile import LEAST_THRESHOLD, reached_by
 from trainers.exchange.kernels.scatter import together
@@ -39,7 +39,7 @@ class ByCount(WithoutScalars):
     def sends_all(self) -> bool:
         return self._level == 1.0
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
+    def prepare(self, level: Level, buffer: Gradients, memory: Memory, connection: Connection) -> bool:
         self._level = level if isinstance(level, LayerLevels) else self._config.check_level(level)
         return True
 

@@ -1,10 +1,11 @@
 """Collectives between ranks. Each call is paced like the emulated link, and its bytes go into the ledger."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,15 @@ from trainers.traffic.sizes import WORD_BYTES
 
 #: The bytes of a rank's tensor, by purpose.
 BytesByPurpose = Mapping[Purpose, int]
+#: Of a step's collectives, kept for who asks for them: those of eight buckets are fewer.
+MOST_TIMINGS = 64
+
+
+class Timing(NamedTuple):
+    """What a collective sent from this rank, and its seconds."""
+
+    sent: collectives.Traffic
+    seconds: float
 
 
 class PeerLost(Exception):
@@ -57,15 +67,18 @@ class Connection:
         self.group: dist.ProcessGroup | None = None
         #: The GPU to stage host tensors on for NCCL; without a number, the one that the calling thread has set.
         self.gpu = torch.device("cuda")
-        #: Called with the traffic and the seconds of each all-gather and all-to-all.
-        self.timed: Callable[[collectives.Traffic, float], None] = lambda sent, seconds: None
+        self._timings = deque[Timing](maxlen=MOST_TIMINGS)
         self._pacer = pacer
 
     def apart(self) -> Self:
         """Return this connection with its own ledger, for another thread. Never use both at the same time."""
         twin = copy(self)
-        twin.ledger = Ledger()
+        twin.ledger, twin._timings = Ledger(), deque(maxlen=MOST_TIMINGS)
         return twin
+
+    def take_timings(self) -> list[Timing]:
+        """Return the latest gathers and all-to-alls since the last call, oldest first, at most `MOST_TIMINGS`."""
+        return [self._timings.popleft() for _ in range(len(self._timings))]
 
     @property
     def link(self) -> EmulateLink | None:
@@ -117,7 +130,7 @@ class Connection:
                 dist.all_gather_single(flat, staged, group=self.group)
             rows = flat.view(self.num_workers, -1)
         self._account(started, parts, collectives.all_gather)
-        self.timed(collectives.all_gather(sum(parts.values()), self.num_workers), time.monotonic() - started)
+        self._note_timing(started, parts, collectives.all_gather)
         return rows.to(tensor.device)
 
     def all_to_all(self, rows: Tensor, parts: BytesByPurpose) -> Tensor:
@@ -134,7 +147,7 @@ class Connection:
                 dist.all_to_all_single(flat, staged, group=self.group)
             received = flat.view_as(rows)
         self._account(started, parts, collectives.all_to_all)
-        self.timed(collectives.all_to_all(sum(parts.values()), self.num_workers), time.monotonic() - started)
+        self._note_timing(started, parts, collectives.all_to_all)
         return received.to(rows.device)
 
     def send(self, tensor: Tensor, to: int, parts: BytesByPurpose) -> None:
@@ -203,6 +216,10 @@ class Connection:
     def _note_seconds(self, started: float) -> None:
         if self.num_workers > 1:
             self.ledger.wire_s += time.monotonic() - started
+
+    def _note_timing(self, started: float, parts: BytesByPurpose, traffic: "collectives.Collective") -> None:
+        sent = traffic(sum(parts.values()), self.num_workers)
+        self._timings.append(Timing(sent, time.monotonic() - started))
 
     def charge(self, parts: BytesByPurpose, traffic: "collectives.Collective") -> None:
         """Charge the ledger for a tensor sent by a collective; `parts` are its bytes by purpose."""

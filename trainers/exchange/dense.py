@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import BytesByPurpose, Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
 from trainers.snapshot import Stateless
 from trainers.traffic.buckets import Bucket
@@ -19,7 +19,7 @@ class DenseExchange(Stateless):
 
     threshold = None
 
-    def __init__(self, buffer: GradientBuffer, connection: Connection, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, buffer: Gradients, connection: Connection, dtype: torch.dtype = torch.float32) -> None:
         self._buffer, self._connection, self._dtype = buffer, connection, dtype
 
     @torch.no_grad()

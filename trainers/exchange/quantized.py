@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.bucketwise import BucketwiseExchange
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.memory import Nothing, Residual
 from trainers.exchange.message import Message
 from trainers.exchange.quantizer import Quantizer, Segments
@@ -28,7 +28,7 @@ class QuantizedExchange(BucketwiseExchange):
         self,
         config: QuantizedBase,
         quantizer: Callable[[Segments], Quantizer],
-        buffer: GradientBuffer,
+        buffer: Gradients,
         connection: Connection,
         *,
         seed: int,

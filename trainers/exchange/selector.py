@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.level import Level
 from trainers.exchange.memory import Memory, Selection
 from trainers.traffic import collectives
@@ -43,7 +43,7 @@ class Selector(Protocol):
     def sends_all(self) -> bool:
         """Return whether the level asks for everything: dense training."""
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
+    def prepare(self, level: Level, buffer: Gradients, memory: Memory, connection: Connection) -> bool:
         """Prepare a step at `level`; collective. Returns False if a gradient is not finite.
 
         Raises ValueError for a level that the configuration does not allow.

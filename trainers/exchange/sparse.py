@@ -15,9 +15,9 @@ from torch import Tensor
 
 from trainers.exchange import memory
 from trainers.exchange.aggregate import Aggregator, Gather, Report, Unread, read
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.dense import all_reduce_mean
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.level import Level
 from trainers.exchange.selector import Selector
 from trainers.exchange.step_result import DIVERGED, Exchanged, all_finite
@@ -39,7 +39,7 @@ class SparseExchange:
         self,
         config: SparseConfig,
         selector: Selector,
-        buffer: GradientBuffer,
+        buffer: Gradients,
         connection: Connection,
         *,
         aggregator: Callable[[Bucket], Aggregator] | None = None,

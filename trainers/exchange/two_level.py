@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.node_links import LEADER, NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged
 from trainers.snapshot import Kept, Stateless
@@ -32,9 +32,8 @@ class TwoLevelExchange:
     The state is that of `leading`. If each rank is a node, there is no sum and no broadcast.
     """
 
-    def __init__(self, leading: Exchange, buffer: GradientBuffer, node_links: NodeLinks) -> None:
-        self._leading, self._buffer, self._node_links = leading, buffer, node_links
-        buffer.pool = self._add_up
+    def __init__(self, leading: Exchange, pooled: Gradients, node_links: NodeLinks) -> None:
+        self._leading, self._pooled, self._node_links = leading, pooled, node_links
 
     @property
     def threshold(self) -> float | None:
@@ -47,18 +46,12 @@ class TwoLevelExchange:
         share = (self._node_links.share * loss).reshape(1)
         self._node_links.within.reduce_sum(share, LEADER, {"control": share.nbytes})
         outcome = self._leading.step(share[0], level, learning_rate)
-        self._buffer.wait_for_all()  # a follower gives its buckets here, and a leader that stopped early takes the rest
+        self._pooled.wait_for_all()  # a follower gives its buckets here, and a leader that stopped early takes the rest
         return self._told(outcome)
-
-    def _add_up(self, gradient: Tensor) -> None:
-        """Sum a bucket's gradient over the node's ranks; the leader has the sum."""
-        if self._node_links.share != 1:  # else it would be a pass over the gradient for nothing
-            gradient.mul_(self._node_links.share)
-        self._node_links.within.reduce_sum(gradient, LEADER, {"gradient": gradient.nbytes})
 
     def _told(self, outcome: Exchanged) -> Exchanged:
         """Return the leader's `outcome` on all ranks. Unless the step diverged, all buffers have its gradient."""
-        within, gradient = self._node_links.within, self._buffer.gradient
+        within, gradient = self._node_links.within, self._pooled.gradient
         density = math.nan if outcome.density is None else outcome.density
         # `step` has scaled losses so that the mean over nodes is the ranks'; of a node by itself it is undone.
         scale = self._node_links.share * within.num_workers if outcome.is_of_node else 1.0

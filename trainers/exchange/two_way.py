@@ -7,8 +7,8 @@ from torch import Tensor
 from trainers.exchange import server
 from trainers.exchange.block_sign import BlockSign
 from trainers.exchange.bucketwise import BucketwiseExchange
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.memory import Memory
 from trainers.exchange.server import BlockCode, Server, Serverless
 from trainers.exchange.step_result import all_finite, loss_if
@@ -28,7 +28,7 @@ class TwoWayExchange(BucketwiseExchange):
         self,
         config: TwoWayConfig,
         memory: Memory,
-        buffer: GradientBuffer,
+        buffer: Gradients,
         connection: Connection,
         *,
         code: Callable[[int, int], BlockCode] = BlockSign,

@@ -8,6 +8,7 @@ from torch.nn import Parameter
 
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.node_links import NodeLinks
 from trainers.methods import registry
 from trainers.methods.replica_config import ReplicaConfig
@@ -26,8 +27,8 @@ class Blocks(Protocol):
     def gradient_scale(self) -> Tensor:
         """Return the root mean square of the gradient's entries after the exchange, a scalar."""
 
-    def exchange(self, node_links: NodeLinks) -> Exchange:
-        """Return what gradients go through in every step."""
+    def exchange(self, gradients: Gradients, node_links: NodeLinks) -> Exchange:
+        """Return what gradients go through in every step; `gradients` are added up within nodes already."""
 
     def parts(self) -> dict[str, Stateful]:
         """Return the state, by part; it is equal on all ranks."""

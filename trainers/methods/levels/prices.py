@@ -110,7 +110,8 @@ class LinkPrice:
         if connection.num_workers == 1:
             return Rates(0.0, 0.0)  # nothing leaves
         if connection.link is None:
-            connection.timed = self._fit.add
+            for each in connection.take_timings():
+                self._fit.add(*each)
             return self._fit.rates()
         return Rates(round_s=connection.link.latency_ms / 1e3, byte_s=8 / (connection.link.mbps * 1e6))
 

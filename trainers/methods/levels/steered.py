@@ -4,9 +4,9 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.level import Level
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.levels.accordion import Accordion
@@ -41,12 +41,10 @@ class SteeredExchange:
     """Asks the policy before each step of `inner`, and tells it of each that was finite on all ranks."""
 
     def __init__(
-        self, config: SteeredConfig, inner: LayerExchange, buffer: GradientBuffer, connection: Connection
+        self, config: SteeredConfig, inner: LayerExchange, policy: LevelPolicy, connection: Connection
     ) -> None:
-        self._inner = inner
+        self._inner, self._policy = inner, policy
         self._config, self._connection = config, connection
-        self._policy = _policy(config, buffer)
-        buffer.watch = self._policy.watch
 
     @property
     def threshold(self) -> float | None:
@@ -75,7 +73,8 @@ class SteeredExchange:
         self._policy.inherit(Kept(own, kept.scalars["levels"], index=kept.index, of=kept.of))
 
 
-def _policy(config: SteeredConfig, buffer: GradientBuffer) -> LevelPolicy:
+def level_policy(config: SteeredConfig, buffer: Gradients) -> LevelPolicy:
+    """Return what sets the levels of an exchange of the gradients in `buffer`, as `config.levels` says."""
     match config.levels:
         case WarmupConfig():
             return Warmup(config.levels)

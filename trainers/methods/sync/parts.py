@@ -5,6 +5,7 @@ from functools import cached_property
 
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.gradients import Gradients, Pooled
 from trainers.exchange.node_links import NodeLinks
 from trainers.methods.blocks.blocks import Blocks
 from trainers.methods.optimizer.optimizers import Optimizer
@@ -30,9 +31,14 @@ class PolicyParts:
         """The parameters, and what else the optimizer trains, from where they are now."""
         return Iterate(self.optimizer.iterate(), num_parameters=self.buffer.num_elements)
 
-    def exchange(self) -> Exchange:
-        """Return the job's exchange of gradients, for every step."""
-        return self.blocks.exchange(self.node_links)
+    @cached_property
+    def gradients(self) -> Pooled:
+        """The gradients of each step, added up within nodes: once, whoever waits for them."""
+        return Pooled(self.buffer, self.node_links)
+
+    def exchange(self, gradients: Gradients | None = None) -> Exchange:
+        """Return the job's exchange of gradients, for every step; `gradients` is a view of those of this name."""
+        return self.blocks.exchange(self.gradients if gradients is None else gradients, self.node_links)
 
     def alone(self) -> Alone:
         """Return what takes the place of an exchange while a rank trains by itself."""

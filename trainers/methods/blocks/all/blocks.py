@@ -7,8 +7,9 @@ from torch.nn import Parameter
 
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.node_links import NodeLinks
-from trainers.methods.build import between_nodes
+from trainers.methods.build import of_pooled
 from trainers.methods.exchange.auto.spec import AutoConfig, JobExchange
 from trainers.methods.levels.steered import with_epoch
 from trainers.methods.replica_config import ReplicaConfig
@@ -30,9 +31,9 @@ class AllBlocks:
     def gradient_scale(self) -> Tensor:
         return self._buffer.root_mean_square()
 
-    def exchange(self, node_links: NodeLinks) -> Exchange:
+    def exchange(self, gradients: Gradients, node_links: NodeLinks) -> Exchange:
         assert not isinstance(self._exchange, AutoConfig)  # whose policy builds what competes
-        return between_nodes(self._exchange, self._buffer, node_links, seed=self._seed)
+        return of_pooled(self._exchange, gradients, node_links, seed=self._seed)
 
     def parts(self) -> dict[str, Stateful]:
         return {}

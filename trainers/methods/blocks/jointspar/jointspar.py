@@ -16,6 +16,7 @@ from torch.nn import Parameter
 
 from trainers.exchange.buffer import LEAD, GradientBuffer
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.blocks.jointspar import chances
@@ -100,8 +101,8 @@ class JointSpar:
         norm: Tensor = torch.linalg.vector_norm(self._latest)
         return norm / math.sqrt(self.buffer.num_elements)
 
-    def exchange(self, node_links: NodeLinks) -> Exchange:
-        """Return the exchange of what is drawn."""
+    def exchange(self, gradients: Gradients, node_links: NodeLinks) -> Exchange:
+        """Return the exchange of what is drawn: of the buffer's gradients, which are added up when they are packed."""
         return DrawnExchange(self._exchange, self, node_links)
 
     def parts(self) -> dict[str, Stateful]:

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels import operators
 from trainers.exchange.kernels.compiled import compiled_later
 from trainers.exchange.kernels.entries import Entries
@@ -82,7 +82,7 @@ class ByBins:
         self._config, self._sizes = config, [bucket.num_elements for bucket in buckets]
         self._capacities = [config.first_capacity(bucket) for bucket in buckets]
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
+    def prepare(self, level: Level, buffer: Gradients, memory: Memory, connection: Connection) -> bool:
         return True
 
     def capacity(self, bucket: Bucket) -> int:
@@ -120,6 +120,6 @@ class ByBins:
         self._capacities = list(scalars["capacities"])
 
 
-def build(config: AdaCompConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SparseExchange:
+def build(config: AdaCompConfig, buffer: Gradients, connection: Connection, *, seed: int) -> SparseExchange:
     """Return the exchange of `config`."""
     return SparseExchange(config, ByBins(config, buffer.buckets), buffer, connection)

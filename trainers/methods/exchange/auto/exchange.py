@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange, Keeping
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.exchange.auto.spec import Option
 from trainers.snapshot import Kept, load_scalars, part_of, scalars_of, tensors_of
@@ -20,7 +20,7 @@ class AutoExchange:
     dense one sends all of it. A step that is not finite changes nothing.
     """
 
-    def __init__(self, exchanges: Mapping[str, Exchange], buffer: GradientBuffer) -> None:
+    def __init__(self, exchanges: Mapping[str, Exchange], buffer: Gradients) -> None:
         self._exchanges, self._buffer = exchanges, buffer
         self._option = Option("")  # none yet
         self._carried = torch.zeros_like(buffer.gradient)  # from the kind before to the next step

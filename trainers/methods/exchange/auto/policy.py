@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from trainers.exchange import two_level
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
 from trainers.methods import build as methods
@@ -143,10 +143,10 @@ class AutoSync(PolicyBase):
 
 def build(auto: AutoConfig, parts: PolicyParts) -> AutoSync:
     """Return the policy of a replica whose exchange is `auto`."""
-    config, buffer, node_links = parts.config, parts.buffer, parts.node_links
+    config, gradients, node_links = parts.config, parts.gradients, parts.node_links
     kinds = by_kind(config.menu)
     exchanges = {
-        kind: methods.exchange(exchange_of(options, like=auto), buffer, node_links.between, seed=config.seed)
+        kind: methods.exchange(exchange_of(options, like=auto), gradients, node_links.between, seed=config.seed)
         for kind, options in kinds.items()
         if kind != LOCAL
     }
@@ -155,13 +155,13 @@ def build(auto: AutoConfig, parts: PolicyParts) -> AutoSync:
         exchanges[LOCAL] = alone = parts.alone()
         meeting = Meeting(auto, parts.iterate, node_links, seed=config.seed, build=partial(_meetings, kinds[LOCAL]))
         local = LocalUpdates(parts.iterate, meeting, gradients=alone)
-    leading = AutoExchange(exchanges, buffer) if node_links.leads else None
-    gradients = two_level.TwoLevelExchange(leading or two_level.Follower(), buffer, node_links)
-    return AutoSync(config.menu, parts.optimizer, node_links, gradients=gradients, leading=leading, local=local)
+    leading = AutoExchange(exchanges, gradients) if node_links.leads else None
+    both = two_level.TwoLevelExchange(leading or two_level.Follower(), gradients, node_links)
+    return AutoSync(config.menu, parts.optimizer, node_links, gradients=both, leading=leading, local=local)
 
 
 def _meetings(
-    options: Sequence[Option], auto: ExchangeBase, buffer: GradientBuffer, node_links: NodeLinks, *, seed: int
+    options: Sequence[Option], auto: ExchangeBase, buffer: Gradients, node_links: NodeLinks, *, seed: int
 ) -> AutoExchange:
     """Return the exchanges in which local updates average, by their kinds. Each rank is a node."""
     by_meeting = {option.meeting: exchange_of([option], like=auto) for option in options}

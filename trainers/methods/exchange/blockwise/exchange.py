@@ -9,8 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.codes import add_levels, round_to_nearest
 from trainers.exchange.memory import Residual
 from trainers.exchange.quantizer import CodedPayload
@@ -58,7 +58,7 @@ def half_above(values: Tensor) -> Tensor:
     return (nearest.view(torch.int16) + is_below).view(torch.float16)  # the bits of the next number, counted up
 
 
-def build(config: BlockwiseConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> TwoWayExchange:
+def build(config: BlockwiseConfig, buffer: Gradients, connection: Connection, *, seed: int) -> TwoWayExchange:
     """Return the exchange of `config`."""
     return TwoWayExchange(
         config, Residual(buffer.gradient), buffer, connection, code=partial(BlockIntegers, bits=config.bits)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from trainers.exchange.block_sign import BlockSign
 from trainers.exchange.bucketwise import BucketwiseExchange
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.memory import Residual
 from trainers.exchange.message import Message
 from trainers.exchange.step_result import all_finite, loss_if
@@ -24,7 +24,7 @@ class CserExchange(BucketwiseExchange):
     The memory is what this rank has applied by itself and not reset, in gradient units.
     """
 
-    def __init__(self, config: CserConfig, buffer: GradientBuffer, connection: Connection) -> None:
+    def __init__(self, config: CserConfig, buffer: Gradients, connection: Connection) -> None:
         self._errors = Residual(buffer.gradient)
         super().__init__(self._errors, buffer, connection, follows_rate=config.follows_rate)
         self._period = config.period
@@ -59,6 +59,6 @@ class CserExchange(BucketwiseExchange):
                 signs.add_decoded(payload, each, factor=-1.0)
 
 
-def build(config: CserConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> CserExchange:
+def build(config: CserConfig, buffer: Gradients, connection: Connection, *, seed: int) -> CserExchange:
     """Return the exchange of `config`."""
     return CserExchange(config, buffer, connection)

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainers.exchange.bucketwise import BucketwiseExchange
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.chunks import largest_of_each, read_places, write_places
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.lowrank import multiply
@@ -126,7 +126,7 @@ class TileCode:
 class DemoExchange(BucketwiseExchange):
     """All ranks gather all messages, and step by the signs of their sum."""
 
-    def __init__(self, config: DemoConfig, buffer: GradientBuffer, connection: Connection) -> None:
+    def __init__(self, config: DemoConfig, buffer: Gradients, connection: Connection) -> None:
         super().__init__(Residual(buffer.gradient, decay=config.decay), buffer, connection, follows_rate=False)
         self._config = config
         self._layouts: list[TileLayout] = []  # by bucket, at the density of the step
@@ -156,6 +156,6 @@ class DemoExchange(BucketwiseExchange):
         return loss_if(finite, losses)
 
 
-def build(config: DemoConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> DemoExchange:
+def build(config: DemoConfig, buffer: Gradients, connection: Connection, *, seed: int) -> DemoExchange:
     """Return the exchange of `config`."""
     return DemoExchange(config, buffer, connection)

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.adam import Moments
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.factors import Factorised, average_short_factors, starting_factor
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild
 from trainers.exchange.memory import StatePair
 from trainers.exchange.rounding import Rounded
@@ -41,7 +41,7 @@ class DionExchange:
 
     threshold = None
 
-    def __init__(self, config: DionConfig, buffer: GradientBuffer, connection: Connection) -> None:
+    def __init__(self, config: DionConfig, buffer: Gradients, connection: Connection) -> None:
         self._config, self._buffer, self._connection = config, buffer, connection
         self._momentum = StatePair(buffer.gradient)
         self._factors = {
@@ -150,6 +150,6 @@ class DionExchange:
             self.load_scalars(dict(kept.scalars))
 
 
-def build(config: DionConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> DionExchange:
+def build(config: DionConfig, buffer: Gradients, connection: Connection, *, seed: int) -> DionExchange:
     """Return the exchange of `config`."""
     return DionExchange(config, buffer, connection)

@@ -7,8 +7,8 @@ Algorithms 1 and 2.
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.memory import Residual, StatePair
 from trainers.exchange.two_way import TwoWayExchange
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
@@ -44,7 +44,7 @@ class MomentumResidual(Residual):
         return super().tensors() | {"momentum": self._velocity.now}
 
 
-def build(config: DistEfSgdConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> TwoWayExchange:
+def build(config: DistEfSgdConfig, buffer: Gradients, connection: Connection, *, seed: int) -> TwoWayExchange:
     """Return the exchange of `config`."""
     like = buffer.gradient
     memory = MomentumResidual(like, config.momentum) if config.momentum else Residual(like)

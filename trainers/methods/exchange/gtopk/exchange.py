@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Forgetful, Report, Unread, num_used
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.by_count import ByCount
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.largest import largest
 from trainers.exchange.kernels.scatter import clear, places, scatter_add, take
@@ -122,7 +122,7 @@ class Tree(Forgetful):
         )
 
 
-def build(config: GTopKConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SparseExchange:
+def build(config: GTopKConfig, buffer: Gradients, connection: Connection, *, seed: int) -> SparseExchange:
     """Return the exchange of `config`."""
     selector = ByCount(config, exact=True, by_layer=False)
     return SparseExchange(

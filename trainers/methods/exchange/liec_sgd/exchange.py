@@ -7,9 +7,9 @@ error follows the learning rate here.
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.dense import DenseExchange
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.memory import Nothing
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.two_way import TwoWayExchange
@@ -26,7 +26,7 @@ class Immediate(Nothing):
 class LiecExchange(TwoWayExchange):
     """In the last step of a period the servers give what they keep, and the gradient is averaged densely."""
 
-    def __init__(self, config: LiecSgdConfig, buffer: GradientBuffer, connection: Connection) -> None:
+    def __init__(self, config: LiecSgdConfig, buffer: Gradients, connection: Connection) -> None:
         super().__init__(config, Immediate(buffer.gradient), buffer, connection)
         self._period, self._dense = config.period, DenseExchange(buffer, connection)
 
@@ -46,6 +46,6 @@ class LiecExchange(TwoWayExchange):
             of_bucket.release(self._buffer.wait(bucket))
 
 
-def build(config: LiecSgdConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> LiecExchange:
+def build(config: LiecSgdConfig, buffer: Gradients, connection: Connection, *, seed: int) -> LiecExchange:
     """Return the exchange of `config`."""
     return LiecExchange(config, buffer, connection)

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.codes import add_levels
 from trainers.exchange.quantized import QuantizedExchange
 from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, num_entries, sign_codes
@@ -55,6 +55,6 @@ def _halves(layer: Tensor) -> tuple[Tensor, Tensor]:
     return below.sum(), above.sum()
 
 
-def build(config: OneBitConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> QuantizedExchange:
+def build(config: OneBitConfig, buffer: Gradients, connection: Connection, *, seed: int) -> QuantizedExchange:
     """Return the exchange of `config`."""
     return QuantizedExchange(config, OneBit, buffer, connection, seed=seed)

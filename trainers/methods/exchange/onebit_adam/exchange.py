@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.adam import Moments
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.dense import DenseExchange
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.memory import Residual
 from trainers.exchange.step_result import Exchanged, all_finite, loss_if
 from trainers.exchange.two_way import TwoWayExchange
@@ -33,7 +33,7 @@ class SignsOfAdam(TwoWayExchange):
     The second changes in dense steps alone. From a dense step to the next one the first is in units of its root.
     """
 
-    def __init__(self, config: SignsOfAdamConfig, buffer: GradientBuffer, connection: Connection) -> None:
+    def __init__(self, config: SignsOfAdamConfig, buffer: Gradients, connection: Connection) -> None:
         super().__init__(config, Residual(buffer.gradient), buffer, connection)
         self._adam, self._dense = config, DenseExchange(buffer, connection)
         self._moments = Moments(buffer.gradient, config.betas)
@@ -116,6 +116,6 @@ class SignsOfAdam(TwoWayExchange):
                 tensor.copy_(kept.tensors[name])
 
 
-def build(config: OneBitAdamConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SignsOfAdam:
+def build(config: OneBitAdamConfig, buffer: Gradients, connection: Connection, *, seed: int) -> SignsOfAdam:
     """Return the exchange of `config`."""
     return SignsOfAdam(config, buffer, connection)

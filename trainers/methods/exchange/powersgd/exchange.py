@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.factors import Factorised, average_short_factors, starting_factor
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
 from trainers.exchange.level import Level, level_of
 from trainers.exchange.memory import FollowedRate
@@ -35,7 +35,7 @@ class PowerSgdExchange:
 
     threshold = None
 
-    def __init__(self, config: PowerSgdConfig, buffer: GradientBuffer, connection: Connection) -> None:
+    def __init__(self, config: PowerSgdConfig, buffer: Gradients, connection: Connection) -> None:
         self._config, self._buffer, self._connection = config, buffer, connection
         self._residual, self._next = torch.zeros_like(buffer.gradient), torch.zeros_like(buffer.gradient)
         layers = [layer for bucket in buffer.buckets for layer in bucket.layers if len(layer.shape) > 1]
@@ -140,6 +140,6 @@ class PowerSgdExchange:
             self.load_scalars(dict(kept.scalars))
 
 
-def build(config: PowerSgdConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> PowerSgdExchange:
+def build(config: PowerSgdConfig, buffer: Gradients, connection: Connection, *, seed: int) -> PowerSgdExchange:
     """Return the exchange of `config`."""
     return PowerSgdExchange(config, buffer, connection)

@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.codes import add_levels, round_at_random
 from trainers.exchange.quantized import QuantizedExchange
 from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, num_entries
@@ -53,7 +53,7 @@ class Qsgd(Averaging):
         return norms
 
 
-def build(config: QsgdConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> QuantizedExchange:
+def build(config: QsgdConfig, buffer: Gradients, connection: Connection, *, seed: int) -> QuantizedExchange:
     """Return the exchange of `config`."""
     return QuantizedExchange(
         config,

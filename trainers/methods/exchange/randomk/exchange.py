@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Forgetful, Report, Unread
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.by_count import ByCount
 from trainers.exchange.connection import Connection
 from trainers.exchange.dense import all_reduce_mean
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.sparse import SparseExchange
 from trainers.exchange.step_result import all_finite, loss_if
@@ -98,7 +98,7 @@ class AtRandom(ByCount):
         self._taken = scalars["taken"]
 
 
-def build(config: RandomKConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SparseExchange:
+def build(config: RandomKConfig, buffer: Gradients, connection: Connection, *, seed: int) -> SparseExchange:
     """Return the exchange of `config`: all ranks select the same entries, so sums need no indices."""
     selector = AtRandom(config, seed=seed)
     return SparseExchange(config, selector, buffer, connection, aggregator=lambda bucket: Shared(bucket, connection))

@@ -4,8 +4,8 @@
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.codes import add_levels
 from trainers.exchange.quantized import QuantizedExchange
 from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, num_entries, sign_codes
@@ -55,6 +55,6 @@ class ScaledSign(Averaging):
             add_levels(codes[start:stop], step, out[start:stop], group=stop - start, zero=0.5)
 
 
-def build(config: SignSgdConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> QuantizedExchange:
+def build(config: SignSgdConfig, buffer: Gradients, connection: Connection, *, seed: int) -> QuantizedExchange:
     """Return the exchange of `config`."""
     return QuantizedExchange(config, ScaledSign if config.feedback else MajoritySign, buffer, connection, seed=seed)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.bucketwise import BucketwiseExchange
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.chunks import largest_of_each, read_places, write_places
 from trainers.exchange.kernels.codes import pack, unpack
 from trainers.exchange.kernels.entries import Entries
@@ -87,7 +87,7 @@ def _mean_where(hits: Tensor, magnitudes: Tensor) -> Tensor:
 class SparseLoCoExchange(BucketwiseExchange):
     """All ranks gather all messages and divide their sum by the number of ranks, whoever sent an entry."""
 
-    def __init__(self, config: SparseLoCoConfig, buffer: GradientBuffer, connection: Connection) -> None:
+    def __init__(self, config: SparseLoCoConfig, buffer: Gradients, connection: Connection) -> None:
         super().__init__(Residual(buffer.gradient, decay=config.decay), buffer, connection, follows_rate=False)
         self._config = config
         self._codes: list[ChunkCode] = []  # by bucket, at the density of the step
@@ -121,6 +121,6 @@ class SparseLoCoExchange(BucketwiseExchange):
         return message
 
 
-def build(config: SparseLoCoConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SparseLoCoExchange:
+def build(config: SparseLoCoConfig, buffer: Gradients, connection: Connection, *, seed: int) -> SparseLoCoExchange:
     """Return the exchange of `config`."""
     return SparseLoCoExchange(config, buffer, connection)

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.codes import add_levels, round_at_random
 from trainers.exchange.quantized import QuantizedExchange
 from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, num_entries
@@ -46,7 +46,7 @@ class TernGrad(Averaging):
             add_levels(codes[start:stop], step, out[start:stop], group=stop - start, zero=1.0)
 
 
-def build(config: TernGradConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> QuantizedExchange:
+def build(config: TernGradConfig, buffer: Gradients, connection: Connection, *, seed: int) -> QuantizedExchange:
     """Return the exchange of `config`."""
     return QuantizedExchange(
         config, lambda segments: TernGrad(segments, clip=config.clip), buffer, connection, seed=seed

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.quantile import LEAST_THRESHOLD, reached_by
 from trainers.exchange.level import Level, common
 from trainers.exchange.memory import Memory, Selection
@@ -182,7 +182,7 @@ class ByThreshold:
     def sends_all(self) -> bool:
         return self._compressor.sends_all(self._level)
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
+    def prepare(self, level: Level, buffer: Gradients, memory: Memory, connection: Connection) -> bool:
         compressor = self._compressor
         self._level, self._samples = compressor.config.check_level(common(level)), []
         if self.sends_all:
@@ -197,7 +197,7 @@ class ByThreshold:
             compressor.hold()
         return True
 
-    def _calibrate(self, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
+    def _calibrate(self, buffer: Gradients, memory: Memory, connection: Connection) -> bool:
         """Agree on lambda; unless a formula has it, this waits for the whole gradient."""
         if isinstance(self._compressor.config.levels, CalibratedConfig):
             self._compressor.calibrate(self._level, threshold_for(self._level * self._num_elements))
@@ -255,6 +255,6 @@ class ByThreshold:
         self._compressor.load_scalars(scalars)
 
 
-def build(config: ThresholdConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SparseExchange:
+def build(config: ThresholdConfig, buffer: Gradients, connection: Connection, *, seed: int) -> SparseExchange:
     """Return the exchange of `config`."""
     return SparseExchange(config, ByThreshold(config, buffer.buckets), buffer, connection)

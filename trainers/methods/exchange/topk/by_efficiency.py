@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.quantile import LEAST_THRESHOLD
 from trainers.exchange.level import Level, common
@@ -58,7 +58,7 @@ class ByEfficiency:
         self._capacities = list(self._sizes)
         self._density, self._taken = 1.0, 0
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
+    def prepare(self, level: Level, buffer: Gradients, memory: Memory, connection: Connection) -> bool:
         self._density, self._connection = self._config.check_level(common(level)), connection
         return True
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.by_count import ByCount
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.quantile import LEAST_THRESHOLD, reached_by
 from trainers.exchange.level import Level, common
 from trainers.exchange.memory import Memory, Selection
@@ -38,7 +38,7 @@ class Globally:
     def sends_all(self) -> bool:
         return self._density == 1.0
 
-    def prepare(self, level: Level, buffer: GradientBuffer, memory: Memory, connection: Connection) -> bool:
+    def prepare(self, level: Level, buffer: Gradients, memory: Memory, connection: Connection) -> bool:
         self._density = self._config.check_level(common(level))
         gradient = buffer.wait_for_all()
         if self._config.selection == "exact":
@@ -72,7 +72,7 @@ class Globally:
         self._level, self._capacities = scalars["level"], list(scalars["capacities"])
 
 
-def build(config: TopKConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SparseExchange:
+def build(config: TopKConfig, buffer: Gradients, connection: Connection, *, seed: int) -> SparseExchange:
     """Return the exchange of `config`; under `levels: {kind: cat}` each message is as long as it is worth."""
     selector: Selector
     if isinstance(config.levels, CatConfig):

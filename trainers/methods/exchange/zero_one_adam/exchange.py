@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.exchange.onebit_adam.exchange import SignsOfAdam
 from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
@@ -26,7 +26,7 @@ class LocalStepsOfAdam(SignsOfAdam):
     Until the next exchange the first moment is this rank's own.
     """
 
-    def __init__(self, config: ZeroOneAdamConfig, buffer: GradientBuffer, connection: Connection) -> None:
+    def __init__(self, config: ZeroOneAdamConfig, buffer: Gradients, connection: Connection) -> None:
         super().__init__(config, buffer, connection)
         self._intervals = config
         self._mean = torch.zeros_like(buffer.gradient)
@@ -72,6 +72,6 @@ class LocalStepsOfAdam(SignsOfAdam):
         self._path = scalars["path"]
 
 
-def build(config: ZeroOneAdamConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SignsOfAdam:
+def build(config: ZeroOneAdamConfig, buffer: Gradients, connection: Connection, *, seed: int) -> SignsOfAdam:
     """Return the exchange of `config`."""
     return (LocalStepsOfAdam if config.drifts else SignsOfAdam)(config, buffer, connection)

@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
-from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.gradients import Gradients, Watched
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.levels.regimes import Regimes
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
@@ -25,7 +24,7 @@ class Holding(Stateless):
 
     threshold = None
 
-    def __init__(self, exchange: Exchange, buffer: GradientBuffer) -> None:
+    def __init__(self, exchange: Exchange, buffer: Gradients) -> None:
         self._exchange, self._buffer = exchange, buffer
         self._sum, self._next_sum = torch.zeros_like(buffer.gradient), torch.zeros_like(buffer.gradient)
         self._count = 0  # steps whose gradients are in the sum
@@ -72,14 +71,12 @@ class AccordionBatch(PolicyBase):
 
     is_apart = False
 
-    def __init__(
-        self, config: AccordionBatchConfig, exchange: Exchange, buffer: GradientBuffer, node_links: NodeLinks
-    ) -> None:
-        self._config, self._node_links = config, node_links
-        self.exchange = exchange
-        self._holding = Holding(exchange, buffer)
-        self._regimes = Regimes(config, [buffer.layers], buffer.gradient)
-        buffer.watch = self._watch
+    def __init__(self, config: AccordionBatchConfig, parts: PolicyParts) -> None:
+        self._config, self._node_links = config, parts.node_links
+        self._regimes = Regimes(config, [parts.buffer.layers], parts.buffer.gradient)
+        watched = Watched(parts.gradients, self._watch)
+        self.exchange = parts.exchange(watched)
+        self._holding = Holding(self.exchange, watched)
 
     def _watch(self, bucket: Bucket, gradient: Tensor) -> None:
         if self._holding.batch == 1:  # nobody asks any more after that
@@ -116,4 +113,4 @@ class AccordionBatch(PolicyBase):
 
 def build(config: AccordionBatchConfig, parts: PolicyParts) -> AccordionBatch:
     """Return the policy, which watches the buffer's gradients from now on."""
-    return AccordionBatch(config.lasting(parts.epoch_steps), parts.exchange(), parts.buffer, parts.node_links)
+    return AccordionBatch(config.lasting(parts.epoch_steps), parts)

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.policy import PolicyBase, StateParts, Update
 from trainers.methods.sync.shared.averaging import Iterate
@@ -21,7 +21,7 @@ class Alone(Stateless):
 
     threshold = None
 
-    def __init__(self, buffer: GradientBuffer) -> None:
+    def __init__(self, buffer: Gradients) -> None:
         self._buffer = buffer
 
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
