@@ -34,7 +34,7 @@ from trainers.own_loop.attachable import check_rates
 from trainers.own_loop.handle import rank
 from trainers.snapshot import Image
 from trainers.traffic.cost import step_traffic
-from trainers.training.model import matrices
+from trainers.training.model import looks_trained, matrices
 from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import Leader
 
@@ -113,14 +113,15 @@ class Tuner:
         if batch_size is not None and not (isinstance(batch_size, Integral) and batch_size >= 1):
             raise ValueError(f"`batch_size` must be a whole number of at least 1, got {batch_size!r}")
         samples = batch_size and batch_size * handle.node_links.topology.num_workers
-        found = matrices(chain.from_iterable(group["params"] for group in groups))
+        parameters = list(chain.from_iterable(group["params"] for group in groups))
+        found = matrices(parameters)
         space = space_of(
             handle.config,
             kind,
             guess,
             budget=budget,
             batch_size=samples,
-            weights=found and Weights(*found, is_new=not pretrained),
+            weights=found and Weights(*found, is_new=not (pretrained or looks_trained(parameters))),
             dense_bytes=self._dense_bytes(),
         )
         if isinstance(config, StagedConfig):

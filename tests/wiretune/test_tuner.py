@@ -517,15 +517,19 @@ def test_probes_on_small_batches_are_longer(batch_size: int | None, num_steps: i
     assert len(script.rates) - 1 == num_steps
 
 
-@pytest.mark.parametrize("pretrained", [False, True])
-def test_a_model_that_was_trained_before_does_not_begin_with_the_rate_of_a_new_one(pretrained: bool):
-    model = nn.Linear(8, 8)
+@pytest.mark.parametrize("seen_by", ["", "its owner", "its weights"])
+def test_a_model_that_was_trained_before_does_not_begin_with_the_rate_of_a_new_one(seen_by: str):
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    if seen_by == "its weights":
+        with torch.no_grad():  # as gradients leave them, of rank 1
+            for layer in model:
+                layer.weight += torch.outer(torch.randn(64), torch.randn(64)) * 0.05
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     controller = {"kind": "bo", "first_search": "unless_known"}
 
-    tuner = wiretune.attach(model, optimizer, controller=controller, steps=400, pretrained=pretrained)
+    tuner = wiretune.attach(model, optimizer, controller=controller, steps=400, pretrained=seen_by == "its owner")
 
-    assert tuner.is_probing == pretrained
+    assert tuner.is_probing == bool(seen_by)
 
 
 @pytest.mark.parametrize("kind", ["bo", "autolrs"])
