@@ -77,7 +77,7 @@ def lead(trainer: Trainer) -> None:
     loop.run(carry_out)
     trainer.do(Task.STOP)
     for what, seen in loop.told:
-        if isinstance(what, Decision):  # else it is the candidate of a probe
+        if isinstance(what, Decision) and seen.losses:  # else it is the candidate of a probe, or took no step
             losses, end = seen.losses[-20:], ", rolled back" if seen.rolled_back else ""
             print(f"{seen.trace.num_steps} steps to loss {sum(losses) / len(losses):.4f}{end}: {what.reason}")
 

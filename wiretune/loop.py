@@ -134,7 +134,7 @@ def check_controller(controller: ControllerConfig) -> None:
     if isinstance(controller, StagedConfig) and controller.promote and "promote" in controller.model_fields_set:
         raise ValueError(
             "`controller.promote` must be false or left out in a loop, got true: only a job holds the end of a probe, "
-            "and goes on from there"
+            "and goes on from there. A dumped configuration names it, too: drop it"
         )
     if not isinstance(controller, ScheduleConfig):
         return

@@ -1,13 +1,15 @@
 """Decisions on how commits end, which all loops share."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from pydantic import Field
 
 from search.types import Course, Observation, Value, Values
 
-#: So many commits in a row that diverge after so many steps or more, the last no later than the first, show that lower
-#: rates do not help: a batch, or the loss, is at fault. It takes more of short ones: a rate may be far too high.
+#: So many commits in a row, each at a lower rate, that diverge after so many steps or more, the last no later than the
+#: first, show that no rate helps: a batch, or the loss, is at fault. It takes more of short ones: a rate may be far too
+#: high.
 ENOUGH = ((3, 10), (6, 0))
 
 
@@ -36,20 +38,21 @@ def course_of(
     return "end" if course == "roll_back" and is_over() and is_better() else course
 
 
-def gives_up(failures: Sequence[Failure]) -> bool:
-    """Return whether `failures`, the commits that diverged since one was kept, show that no rate is at fault.
+def futile(failures: Sequence[Failure]) -> Sequence[Failure]:
+    """Return the last of `failures`, commits that diverged since one was kept, if they show that no rate helps.
 
     Two failed by the same decision, or both at once, or `ENOUGH` of them, which lower rates made last no longer.
     """
     if len(failures) < 2:
-        return False
+        return ()
     *_, before, last = failures
     if before.values == last.values or before.num_steps == last.num_steps == 0:
-        return True
-    return any(_last_no_longer(failures, number, least) for number, least in ENOUGH)
+        return failures[-2:]
+    return next((failures[-num:] for num, least in ENOUGH if _last_no_longer(failures[-num:], num, least)), ())
 
 
 def _last_no_longer(failures: Sequence[Failure], number: int, least: int) -> bool:
-    """Return whether each of the last `number` failures lasted `least` steps, and the last no longer than the first."""
-    lengths = [each.num_steps for each in failures[-number:]]
-    return len(lengths) == number and min(lengths) >= least and lengths[-1] <= lengths[0]
+    """Return whether `number` failures at falling rates lasted `least` steps, and the last no longer than the first."""
+    lengths, rates = zip(*((each.num_steps, each.values.learning_rate) for each in failures), strict=True)
+    falls = all(later < earlier for earlier, later in pairwise(rates))
+    return len(lengths) == number and falls and min(lengths) >= least and lengths[-1] <= lengths[0]

@@ -15,7 +15,7 @@ from search.budget.link import StepCost
 from search.config import Budget
 from search.curves.curve_summary import last_losses, usable_median
 from search.loop import pacing
-from search.loop.endings import Failure, course_of, gives_up
+from search.loop.endings import Failure, course_of, futile
 from search.loop.series import COMMIT_LOSSES, Series
 from search.protocol import PROBE_PARTS, Strategy
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
@@ -133,8 +133,8 @@ class Loop:
                 self._commit = OpenCommit(series=(yield from self._search()))
             cost = yield from self._train(self._commit)
             self._commit = None
-            if gives_up(self.failures):
-                yield from self.order(Task.GIVE_UP, [each.values for each in self.failures])
+            if found := futile(self.failures):
+                yield from self.order(Task.GIVE_UP, [each.values for each in found])
                 return
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from search import strategies
-from search.loop.endings import gives_up
+from search.loop.endings import futile
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import SearchSpace
 from search.types import Course
@@ -61,12 +61,12 @@ def train(
         before = Resume.model_validate(resume).within(spec.budget) if resume else None
         begun = _go_on(state, before) if before else _start(state, prior)
         while any(begun) or not state.is_over():
-            if state.fails_before_any_update() or gives_up(state.failures):
+            if state.fails_before_any_update() or futile(state.failures):
                 return _finish(state, "diverged")
             if not _train_stage(state, begun):
                 return _finish(state, "diverged")  # the strategy has nothing else to offer
             begun = Begun()
-        return _finish(state, "completed")
+        return _finish(state, "diverged" if futile(state.failures) else "completed")
     finally:
         if state.second is not None:
             state.second.close()
@@ -265,10 +265,11 @@ def _ended_beside(state: TrialState) -> list[TrialState]:
 
 
 def _divergence(state: TrialState) -> Divergence | None:
-    rates, step = tuple(failed.values.learning_rate for failed in state.failures), state.progress.diverged_step
-    if not rates or step is None:  # an earlier release has not said at which step
+    step = state.progress.diverged_step
+    if not state.failures or step is None:  # an earlier release has not said at which step
         return None
-    return Divergence(step=step, learning_rate=rates[-1], learning_rates=rates if gives_up(state.failures) else ())
+    rates = tuple(failed.values.learning_rate for failed in futile(state.failures))
+    return Divergence(step=step, learning_rate=state.failures[-1].values.learning_rate, learning_rates=rates)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from search.budget.link import StepCost
 from search.config import Budget
-from search.loop.endings import Failure, course_of, gives_up
+from search.loop.endings import Failure, course_of, futile
 from search.loop.pacing import look_steps, part_of, probe_values, until_totals, within
 from search.loop.series import COMMIT_LOSSES, Series
 from search.types import Allowance, Candidate, Course, Spent, Values
@@ -41,11 +41,20 @@ def failures(*lengths: int, rates: tuple[float, ...] = (64, 16, 4, 1, 0.25, 0.06
     ],
 )
 def test_commits_that_fail_at_one_place_whatever_the_rate_are_the_last(lengths: tuple[int, ...], is_last: bool) -> None:
-    assert gives_up(failures(*lengths)) == is_last
+    assert bool(futile(failures(*lengths))) == is_last
 
 
 def test_what_failed_twice_by_one_decision_is_not_tried_again() -> None:
-    assert gives_up(failures(20, 900, rates=(0.1, 0.1)))
+    assert futile(failures(20, 900, rates=(0.1, 0.1)))
+
+
+@pytest.mark.parametrize("rates", [(1.2, 0.96, 1.28), (0.001, 0.06, 0.015)])
+def test_a_higher_rate_that_lasts_no_longer_says_nothing_of_lower_ones(rates: tuple[float, ...]) -> None:
+    assert not futile(failures(150, 150, 76, rates=rates))
+
+
+def test_what_shows_that_no_rate_helps_are_the_last_failures_alone() -> None:
+    assert [each.num_steps for each in futile(failures(3, 150, 150, 150))] == [150, 150, 150]
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,7 @@ def test_most_matrices_tell_that_a_model_was_trained():
 
     assert looks_trained(trained) and looks_trained([*trained, new[0]])
     assert not looks_trained([*new, *trained]) and not looks_trained(trained[:1])
+    assert not looks_trained([torch.empty(0, 16), torch.empty(16, 0)])
 
 
 def test_a_transformer_looks_trained_after_some_steps():

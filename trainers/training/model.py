@@ -324,7 +324,7 @@ def standing_out(parameter: Tensor) -> float | None:
     Probability, 1993). Means and sizes of rows are taken out, since those of new matrices may differ.
     """
     local = getattr(parameter, "to_local", lambda: parameter)().detach()
-    if local.dim() < 2 or min(local.shape[0], local[0].numel()) < LEAST_SIDE:
+    if local.dim() < 2 or min(len(local), local.numel() // max(1, len(local))) < LEAST_SIDE:
         return None
     rows = local.flatten(1)[:MOST_SIDE, :MOST_SIDE].float()
     rows = nn.functional.normalize(rows - rows.mean(dim=1, keepdim=True), dim=1) * math.sqrt(rows.shape[1])
