@@ -19,6 +19,7 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from api.http import oidc
 from api.http.app import create_app
 from api.http.oidc import MAX_AGE_S, MIN_AGE_S, REFRESH_S, Issuer
+from api.http.rate_limits import FAILURES_PER_MINUTE
 from service.control.processes import wait_until
 from service.control.store import Store
 from service.errors import Unauthorized, Unavailable
@@ -29,6 +30,7 @@ from tests.support.patience import PATIENCE_S
 RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
 EC = ECKey.generate_key("P-256", {"kid": "ec"})
 STRANGER = RSAKey.generate_key(2048, {"kid": "rsa"})
+A_TRY = {"state": "x", "nonce": "n", "verifier": "v", "to": "/", "exp": 4_000_000_000}
 ROLES = {"staff": "submitter", "root": "admin", "guests": "viewer"}
 
 
@@ -336,6 +338,45 @@ def test_an_answer_to_another_browsers_sign_in_is_refused(browser: TestClient, s
     assert server.exchanged == [] and browser.get("/v1/me").status_code == 401
 
 
+def test_a_sign_in_that_this_service_did_not_begin_reaches_no_issuer(browser: TestClient, server: Server) -> None:
+    forged = jwt.encode({"alg": "HS256"}, A_TRY, OctKey.import_key("guess" * 8))
+    for cookie in ("x.n.v.%2F", forged, "x", ""):
+        browser.cookies.set("wiretune-page-sign-in", cookie, path="/v1/sign-in")
+        assert end(browser, A_TRY["state"]).status_code == 403
+
+    assert server.exchanged == []
+
+
+def test_a_sign_in_ends_after_a_while(browser: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.http.code_flow.TRY_S", -1)
+
+    assert end(browser, begin(browser, server)).status_code == 403
+    assert server.exchanged == []
+
+
+def test_a_sign_in_goes_on_at_another_replica(browser: TestClient, server: Server, store: Store) -> None:
+    state = begin(browser, server)
+    with Store.open(store.settings) as another:
+        replica = TestClient(create_app(another), follow_redirects=False, cookies=browser.cookies)
+
+        assert end(replica, state).status_code == 303
+
+
+@pytest.mark.parametrize("fails", ["no", "silent"])
+def test_after_many_failed_sign_ins_from_an_address_the_issuer_is_asked_no_more(
+    browser: TestClient, server: Server, fails: str
+) -> None:
+    state = begin(browser, server)
+    if fails == "silent":
+        server.says["token_endpoint"] = "http://127.0.0.1:9/token"
+    expected = 401 if fails == "no" else 503
+    answers = [end(browser, state, code="stolen") for _ in range(FAILURES_PER_MINUTE + 2)]
+
+    assert [answer.status_code for answer in answers] == [*[expected] * FAILURES_PER_MINUTE, 429, 429]
+    assert int(answers[-1].headers["Retry-After"]) > 0
+    assert end(browser, state).status_code == 429 and len(server.exchanged) in (0, FAILURES_PER_MINUTE)
+
+
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
@@ -346,7 +387,7 @@ def test_an_answer_to_another_browsers_sign_in_is_refused(browser: TestClient, s
         ({"key": STRANGER}, 401),
         ({"groups": ["cooks"]}, 403),
     ],
-    ids=str,
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else str(value),
 )
 def test_an_id_token_that_is_not_of_this_sign_in_opens_nothing(
     browser: TestClient, server: Server, changes: dict[str, Any], status: int
