@@ -19,6 +19,8 @@ from wiretune.tuner import Tuner
 
 #: What a Trainer does after a step if its control says so. During a probe it is put off.
 EVENTS = ("should_evaluate", "should_save")
+#: The slot of the state that a search ended with.
+END = "end"
 _WORDS = Words(
     scaler="`fp16`",
     no_scaler="`bf16=True` to the TrainingArguments",
@@ -40,7 +42,8 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
 
     With `controller`, `tuner` runs the search. It gets the sum of the losses of a step's micro-batches, and sets the
     rates in place of the Trainer's scheduler. If no budget is given, `steps` are the Trainer's. The run ends with the
-    budget. The Trainer puts off evaluating and saving during a probe. A run that resumes goes on with its search.
+    budget. The Trainer puts off evaluating and saving during a probe. A run that resumes goes on with its search. If
+    that was over, the run ends as it was saved: the Trainer takes one step, and it is taken back.
 
     Where ranks train apart, the Trainer evaluates and saves the mean of their parameters and buffers, and ends with it.
 
@@ -56,6 +59,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         self._train: Callable[..., Tensor] | None = None  # the Trainer's own `training_step`, while ours replaces it
         self._losses: list[Tensor] = []  # of a step's micro-batches so far
         self._due: set[str] = set()  # events that are put off until no probe is running
+        self._has_ended = False  # whether the search was over when the run that resumes was saved
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         found = self._trainer.model_wrapped, self._trainer.optimizer
@@ -68,10 +72,17 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
                 self.handle.detach()
             self._attach(args, state)
             self._attached = found
-        if self.tuner is not None and not self.tuner.is_over:
-            self._listen()
+        searched = self._searches
         if state.global_step:
             self._ranks.resume(str(_place(args, state)))
+        self._has_ended = searched and not self._searches
+        if self._searches:
+            self._listen()
+
+    @property
+    def _searches(self) -> bool:
+        """True while a controller sets the rates."""
+        return self.tuner is not None and not self.tuner.is_over
 
     def _attach(self, args: TrainingArguments, state: TrainerState) -> None:
         trainer, how = self._trainer, dict(self._how)
@@ -104,6 +115,9 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self.handle.take_back()
+        if self._has_ended:  # a Trainer that resumes takes a step before it asks whether to stop
+            self.handle.settle()
+            self.handle.snapshot(END)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *_: Any, **__: Any
@@ -112,6 +126,11 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
             self.tuner.report(torch.stack(self._losses).sum())  # the Trainer has divided each by their number
             self._losses.clear()
             control.should_training_stop = control.should_training_stop or self.tuner.is_over
+        if self._has_ended:
+            self.handle.settle()
+            self.handle.restore(END)
+            self.handle.forget(END)
+            self._has_ended, control.should_training_stop = False, True
         self.on_epoch_end(args, state, control)
 
     def on_epoch_end(

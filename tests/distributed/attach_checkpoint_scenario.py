@@ -1,5 +1,6 @@
 """What ranks save of a handle with `torch.distributed.checkpoint`, and what as many ranks, or others, go on with."""
 
+import json
 import logging
 import warnings
 from collections.abc import Callable
@@ -79,7 +80,7 @@ def inherited(rank: int, num_workers: int) -> dict[str, Any]:
         }
     for name in ("qsgd", "onebit_adam"):
         load_memory(_script(rank, SAVED[name]).handle, PLACE / name)
-    return found | {"refused": _refused(rank), "steps": _steps(rank)}
+    return found | {"dropped": _dropped(rank), "refused": _refused(rank), "steps": _steps(rank)}
 
 
 def _script(rank: int, how: dict[str, Any] | None) -> Any:
@@ -115,6 +116,19 @@ def _steps(rank: int) -> int:
     assert script.handle is not None
     load_memory(script.handle, PLACE / "topk", residuals="drop")
     return script.handle._steps.taken
+
+
+def _dropped(rank: int) -> dict[str, bool]:
+    """What goes on of Adam's moments and counts, and of its residual, where the residual is dropped."""
+    handle = _script(rank, SAVED["onebit_adam"]).handle
+    load_memory(handle, PLACE / "onebit_adam", residuals="drop")
+    heir, old = bare(handle), SavedStates(PLACE / "onebit_adam", "wiretune")["rank-0"]
+    first, second = (f"exchange.{name}" for name in ("first", "second"))
+    return {
+        "moments": all(heir["tensors"][name].equal(old["tensors"][name]) for name in (first, second)),
+        "counts": heir["scalars"] == json.loads(old["fields"])["scalars"],
+        "residual": bool(heir["tensors"]["exchange.residual"].any()),
+    }
 
 
 def _refused(rank: int) -> dict[str, str]:

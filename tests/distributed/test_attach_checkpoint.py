@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from attach_checkpoint_scenario import INHERITED, SAVED
-from attach_scenario import DILOCO, Script, bare
+from attach_scenario import DILOCO, TOPK, Script, bare
 from scenarios import Reports, run_ranks
 
 
@@ -65,6 +65,26 @@ def test_a_memory_that_is_dropped_or_shared_out_is_said_once(three_ranks: Report
     }
     assert all(rank["said"] == {"mean": [], "drop": []} for rank in others)
     assert all(rank["dropped"] for rank in (first, *others))
+
+
+def test_moments_and_counts_go_on_where_residuals_are_dropped(three_ranks: Reports):
+    for rank in three_ranks["inherited"]:
+        assert rank["dropped"] == {"moments": True, "counts": True, "residual": False}
+
+
+def test_a_warm_up_goes_on_where_residuals_are_dropped():
+    how = {"exchange": TOPK | {"levels": {"kind": "warmup", "steps": 40}}}
+    first, heir = (Script(0, bare=True, **how) for _ in range(2))
+    assert first.handle is not None and heir.handle is not None
+    state = bare(first.handle) | {"num_ranks": 2}
+    state["scalars"]["exchange"]["levels"] = {"taken": 3}
+    state["tensors"]["exchange.residual"].fill_(1.0)
+
+    heir.handle.inherit({"rank-0": state, "rank-1": state}, residuals="drop")
+
+    begun = bare(heir.handle)
+    assert begun["scalars"] == state["scalars"]
+    assert not begun["tensors"]["exchange.residual"].any()
 
 
 @pytest.mark.parametrize("name", INHERITED)

@@ -227,6 +227,35 @@ def test_a_training_that_resumes_goes_on_with_its_search(callback_type: type[Any
     assert resumed.callback.tuner.schedule() == whole.callback.tuner.schedule()
 
 
+def test_a_training_that_resumes_after_its_search_ends_as_it_was_saved(callback_type: type[Any], tmp_path: Path):
+    ended, resumed = (Loop(callback_type, max_steps=200, controller={"kind": "bo"}, steps=40) for _ in range(2))
+    for loop in (ended, resumed):
+        arguments = SimpleNamespace(**vars(ARGUMENTS), output_dir=str(tmp_path), save_only_model=False)
+        loop.told = arguments, loop.state, loop.control
+    ended.run()
+    (tmp_path / "checkpoint-40").mkdir()
+    ended.callback.on_save(*ended.told[:2])
+
+    resumed.state.global_step = 40
+    for part in ("model", "optimizer", "scheduler"):  # as the Trainer does
+        getattr(resumed, part).load_state_dict(copy.deepcopy(getattr(ended, part).state_dict()))
+    resumed.run()
+
+    assert resumed.state.global_step == 41  # a Trainer takes a step before it asks whether to stop
+    assert torch.equal(resumed.model.weight, ended.model.weight)
+    assert not resumed.callback._losses
+    assert resumed.callback.tuner.schedule() == ended.callback.tuner.schedule()
+
+
+def test_a_second_training_after_the_search_is_not_stopped(callback_type: type[Any]):
+    loop = Loop(callback_type, max_steps=30, controller={"kind": "fixed"}, steps=7).run()
+    loop.control.should_training_stop, loop.state.global_step = False, 0
+
+    loop.run()
+
+    assert loop.state.global_step == 30
+
+
 def with_a_mean_of_zeros(loop: Loop) -> Loop:
     """Have other ranks be where the mean of all is 0."""
     loop.callback.on_train_begin(*loop.told)

@@ -111,8 +111,9 @@ class Handle:
         """Go on from `states`, which another number of ranks has saved: of all of them, as `rank-0`, `rank-1`, ...
 
         With `mean` each rank begins with the mean of their residuals: what was not sent yet is sent later. With `drop`
-        it begins without them. Each rank gives the same `states`, before its first step; they are read one after the
-        other. A warning on rank 0 says what became of them.
+        it begins without them; moments and counts, such as those of a warm-up, go on. Each rank gives the same
+        `states`, before its first step; they are read one after the other. A warning on rank 0 says what became of
+        them.
 
         Raises ValueError for a part that no other number of ranks can take over (of `sync`, and of exchanges whose
         ranks drift apart), and for states that are not all there or of other methods. It changes nothing then.
@@ -123,12 +124,13 @@ class Handle:
         first = _of_rank(states, self._peers[0])
         if missing := [each for each in map(name_of, range(first["num_ranks"])) if each not in states]:
             raise ValueError(f"`states` must be of all {first['num_ranks']} ranks, and `{missing[0]}` is missing")
-        # A part without tensors has counts alone.
-        parts = {name: each for name, each in self._parts.items() if residuals == "mean" or not each.tensors()}
         peers = first.get("peers", range(first["num_ranks"]))  # which was not always saved
-        with _unchanged_by_failure(parts):
+        with _unchanged_by_failure(self._parts):
             for index, number in enumerate(peers):
-                self._take(parts, _of_rank(states, number), index=index, of=len(peers))
+                self._take(_of_rank(states, number), index=index, of=len(peers))
+        for part in self._parts.values() if residuals == "drop" else ():
+            if (residual := part.tensors().get("residual")) is not None:
+                residual.zero_()
         self._is_fresh = False
         self._set(first)
         if rank() == 0:
@@ -149,11 +151,12 @@ class Handle:
                     "before you attach it, and leave the state out"
                 )
 
-    def _take(self, parts: Mapping[str, Any], own: Mapping[str, Any], *, index: int, of: int) -> None:
-        """Have `parts` inherit from the state of one rank."""
+    def _take(self, own: Mapping[str, Any], *, index: int, of: int) -> None:
+        """Have each part inherit from the state of one rank."""
         if field := _differing_field(own.get("methods", {}), self._methods):
             raise ValueError(field)
-        for name, part in parts.items():
+        for name, part in self._parts.items():
+            assert hasattr(part, "inherit")  # `_check_heir` has looked
             part.inherit(Kept(part_of(own["tensors"], name), own["scalars"][name], index=index, of=of))
 
 
