@@ -74,6 +74,25 @@ def test_a_list_of_one_is_that_one():
     assert attach(model, [optimizer]).optimizer is optimizer
 
 
+def test_the_momentum_of_one_sgd_decides_for_several():
+    model = torch.nn.Linear(4, 4)
+    heavy = torch.optim.SGD([model.weight], lr=0.1, momentum=0.9, weight_decay=0.1)
+    for weight_decay in (0.0, 0.1):
+        plain = torch.optim.SGD([model.bias], lr=0.1, weight_decay=weight_decay)
+        for optimizers in ((heavy, plain), (plain, heavy)):
+            with pytest.raises(ValueError, match="momentum"):
+                described(*optimizers, exchange={"kind": "dgc", "density": 0.1})
+
+
+def test_several_plain_sgds_step_by_a_direction_whatever_their_weight_decay():
+    model = torch.nn.Linear(4, 4)
+    optimizers = [
+        torch.optim.SGD([each], lr=0.1, weight_decay=decay) for each, decay in ((model.weight, 0.1), (model.bias, 0.0))
+    ]
+
+    assert described(*optimizers, exchange={"kind": "demo"}) == "from_exchange"
+
+
 def test_optimizers_that_are_alike_are_one_to_the_exchange_and_others_a_scripts_own():
     _, plain = two_of(torch.optim.SGD, lr=0.1)
     _, [adam, _] = two_of(torch.optim.AdamW)

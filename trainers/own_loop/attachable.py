@@ -182,23 +182,18 @@ def parameters_may_differ(config: ReplicaConfig) -> bool:
 
 
 def _described(optimizer: torch.optim.Optimizer, exchange: Exchanging) -> OptimizerConfig:
-    """Return the job's optimizer that is like each of `optimizer`, if these are alike; else a workload's own."""
-    described = [_described_alone(each, exchange) for each in each_of(optimizer)]
-    return described[0] if all(each == described[0] for each in described) else OwnOptimizerConfig()
-
-
-def _described_alone(optimizer: torch.optim.Optimizer, exchange: Exchanging) -> OptimizerConfig:
-    """Return the job's optimizer that is like `optimizer`: exchanges that need plain SGD look at its momentum.
+    """Return the job's optimizer that is like `optimizer`; of several SGDs, one with the momentum that any has.
 
     Plain SGD steps by a direction that the exchange returns, and its weight decay is decoupled then.
     """
-    if type(optimizer) is not torch.optim.SGD:
+    if any(type(each) is not torch.optim.SGD for each in each_of(optimizer)):
         return OwnOptimizerConfig()
-    first = optimizer.param_groups[0]
+    groups = optimizer.param_groups
+    group = next((each for each in groups if each["momentum"]), groups[0])  # exchanges that need plain SGD refuse it
     kind = exchange.kind if isinstance(exchange, ExchangeBase) else exchange.get("kind")
-    if kind in DIRECTIONS and not any(group["momentum"] for group in optimizer.param_groups):
-        return FromExchangeConfig(weight_decay=first["weight_decay"])
-    return SgdConfig(**{name: first[name] for name in ("momentum", "nesterov", "weight_decay")})
+    if kind in DIRECTIONS and not group["momentum"]:
+        return FromExchangeConfig(weight_decay=group["weight_decay"])
+    return SgdConfig(**{name: group[name] for name in ("momentum", "nesterov", "weight_decay")})
 
 
 def takes_backwards_for_steps(exchange: ExchangeBase) -> bool:
