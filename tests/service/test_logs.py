@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from service.control.ray_cluster.logs import Logs, bounded, since, whole_length
+from service.control.ray_cluster.logs import Logs, bounded, continued, since, whole_length
 from service.control.ray_cluster.ray_jobs import RayStatus
 from service.control.store import Store
 from service.errors import NotFound, Unavailable
@@ -298,6 +298,47 @@ def test_of_a_log_that_takes_too_long_the_last_lines_are_kept(logs, store, ray, 
     assert logs.read(job_id) == b"hello\n" + missing + b"ValueError: last\n"
 
 
+@pytest.fixture
+def kept_after(logs, store, ray, job_id, monkeypatch):
+    """Return a function: what is kept of a log saved at `saved` bytes, of which Ray then gives its last lines alone."""
+    name, log = store.attempts.one(job_id, 1).submission_id, ray.log
+
+    def slow(name, *, lines=None):
+        if lines is None:
+            raise Unavailable("took longer than 30 s")
+        return log(name, lines=lines)
+
+    def kept(whole, saved):
+        ray.outputs[name] = whole[:saved]
+        logs.keep_all()
+        ray.outputs[name] = whole
+        monkeypatch.setattr(ray, "log", slow)
+        ended_at = end(store, ray, job_id)
+        for after_s in (1, 700):
+            logs.keep_ended(ended_at + after_s)
+        return logs.read(job_id)
+
+    return kept
+
+
+@pytest.mark.parametrize("num_lines", [100, 300_000])
+def test_last_lines_that_were_saved_before_are_not_kept_twice(kept_after, num_lines):
+    log = b"".join(f"step {number:08}\n".encode() for number in range(num_lines))
+
+    assert kept_after(log, len(log)) == bounded([log])
+
+
+def test_a_log_that_was_cut_before_its_last_lines_came_tells_its_length(kept_after):
+    log = b"".join(f"step {number:08}\n".encode() for number in range(400_000))
+    saved = len(log) * 9 // 10
+    kept = kept_after(log, saved)
+
+    last = log[-1000 * len(b"step 00000000\n") :]
+    gap = b"[a part of this log is missing here: took longer than 30 s]\n"
+    assert kept.endswith(gap + last) and whole_length(kept) == saved + len(gap) + len(last)
+    assert since(kept, saved) == gap + last
+
+
 def test_a_log_that_ray_refuses_for_a_while_is_kept_whole(logs, store, ray, job_id):
     ended_at = end(store, ray, job_id)
     ray.refusals[store.attempts.one(job_id, 1).submission_id] = "busy"
@@ -418,6 +459,18 @@ def test_what_is_left_of_a_log_does_not_depend_on_its_pieces(pieces, head, tail)
 
     assert kept == bounded([whole], head=head, tail=tail)
     assert whole_length(kept) == len(whole)
+
+
+@given(
+    st.lists(st.binary(max_size=9).map(lambda piece: piece.replace(b"x", b"\n"))),
+    st.binary(max_size=40).map(lambda piece: piece.replace(b"y", b"\n")),
+    st.integers(0, 30),
+    st.integers(1, 30),
+)
+def test_a_log_that_was_cut_goes_on_as_if_it_had_been_cut_at_its_end(pieces, more, head, tail):
+    kept = bounded(pieces, head=head, tail=tail)
+
+    assert continued(kept, more, head=head, tail=tail) == bounded([*pieces, more], head=head, tail=tail)
 
 
 def test_a_log_of_any_length_is_read_and_kept_with_its_last_words(store, job_id):

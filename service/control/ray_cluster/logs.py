@@ -177,9 +177,11 @@ class Logs:
         with suppress(NotFound):
             first = self._kept(attempt)
         with suppress(Unavailable):
-            last = self._log(ray, attempt, lines=_LAST_LINES)
+            last = ending(self._log(ray, attempt, lines=_LAST_LINES), _TAIL_BYTES)[1]  # without a cut of their own
+        if last and first.endswith(last):
+            return first
         gap = f"[a part of this log is missing here: {why}]\n" if last else f"[this log ends here: {why}]\n"
-        return bounded([first, gap.encode(), last])
+        return continued(first, gap.encode() + last)
 
     def keep_all(self) -> None:
         """Save all logs that only Ray has, as far as they go, before Ray may end. Takes about `_STOP_S` at most."""
@@ -247,8 +249,24 @@ def bounded(chunks: Iterable[bytes], *, head: int = _HEAD_BYTES, tail: int = _TA
     first = first[: first.rfind(b"\n") + 1]
     last = last[-tail:]
     last = last[last.find(b"\n") + 1 :]
+    return _cut(first, last, num_bytes)
+
+
+def _cut(first: bytes, last: bytes | bytearray, num_bytes: int) -> bytes:
     num_cut = num_bytes - len(first) - len(last)
     return first + f"[... {num_cut} bytes are cut here; the whole log had {num_bytes} ...]\n".encode() + last
+
+
+def continued(log: bytes, more: bytes, *, head: int = _HEAD_BYTES, tail: int = _TAIL_BYTES) -> bytes:
+    """Return what `bounded` leaves of a log that began with what it cut to `log`, and went on with `more`."""
+    cut = _CUT.search(log)
+    if cut is None:
+        return bounded([log, more], head=head, tail=tail)
+    last = log[cut.end() :] + more
+    if len(last) >= tail:
+        last = last[-tail:]
+        last = last[last.find(b"\n") + 1 :]
+    return _cut(log[: cut.start()], last, whole_length(log) + len(more))
 
 
 def whole_length(log: bytes) -> int:
