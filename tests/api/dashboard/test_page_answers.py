@@ -763,6 +763,24 @@ def test_what_runs_while_nobody_looks_waits_for_its_turn_unless_it_is_urgent():
     assert found == [0, [12000], [12000], [0], [0], 1]
 
 
+def test_a_printed_page_fetches_once_what_is_out_of_sight():
+    script = """
+      const node = document.createElement("section");
+      node.checkVisibility = () => true;
+      document.querySelectorAll = () => [node];
+      const asked = [];
+      const look = whenSeen(node, () => asked.push("fetched"));
+      const counts = [];
+      for (const act of [fetchAll, look, look, fetchAll, seeAll, look]) {
+        await act();
+        counts.push(asked.length);
+      }
+      return counts;
+    """
+
+    assert played(script, ("{ seeAll: fetchAll, whenSeen }", "pages/job/sight.js")) == [1, 1, 1, 2, 2, 3]
+
+
 def test_bytes_that_did_not_come_are_told_of_and_asked_for_again():
     script = """
       const asked = [];

@@ -1,8 +1,8 @@
 // Things that cost a request are fetched only once they are visible.
 
-const waiting = new WeakMap();
+const waiting = new WeakMap(); // node => {see, catchUp}
 const sight = new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) waiting.get(target)?.(isIntersecting);
+  for (const { target, isIntersecting } of entries) waiting.get(target)?.see(isIntersecting);
 }, { rootMargin: "200px" });
 
 // Calls `act` when `node` becomes visible. While it is visible, each call of the returned function calls `act` again; an
@@ -11,17 +11,18 @@ export function whenSeen(node, act) {
   let isSeen = false;
   let isDue = true;
   const run = () => {
-    if (!isSeen) return (isDue = true);
     isDue = false;
     return act();
   };
-  waiting.set(node, (isIn) => {
+  const catchUp = () => (isDue ? run() : undefined);
+  const see = (isIn) => {
     isSeen = isIn;
-    return isIn && isDue ? run() : undefined;
-  });
+    if (isIn) catchUp();
+  };
+  waiting.set(node, { see, catchUp });
   sight.observe(node);
-  return run;
+  return () => (isSeen ? run() : (isDue = true));
 }
 
-// Acts as if all of the page were visible.
-export const seeAll = () => Promise.all([...document.querySelectorAll("section, article")].filter((node) => node.checkVisibility()).map((node) => waiting.get(node)?.(true)));
+// Fetches, this once, all that waits to become visible.
+export const seeAll = () => Promise.all([...document.querySelectorAll("section, article")].filter((node) => node.checkVisibility()).map((node) => waiting.get(node)?.catchUp()));
