@@ -193,7 +193,9 @@ def list_jobs(
     sort: Annotated[
         SortKey, typer.Option(help="`created`, `finished`: latest first; `result` (or `loss`): best first")
     ] = SortKey.CREATED,
-    is_reversed: Annotated[bool, typer.Option("--reverse", help="reverse the order")] = False,
+    is_reversed: Annotated[
+        bool, typer.Option("--reverse", help="reverse the order; jobs without a result then come first")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, help="the most to list")] = 20,
     cursor: Annotated[str | None, typer.Option(help="`next_cursor` of the page before, in the same order")] = None,
     are_ids: Annotated[bool, typer.Option("--ids", "-q", help="print the ids alone, one a line")] = False,
@@ -240,10 +242,11 @@ def _sheet(jobs: Sequence[JobSummary]) -> Sheet:
 
 
 def _result(job: JobSummary) -> str:
-    """Return the result, with its metric unless that is the loss; until there is one, the best loss."""
-    if job.result is None or job.metric == LOSS:
-        return figures.loss(job.best_validation_loss if job.result is None else job.result)
-    return f"{job.metric} {figures.loss(job.result)}"
+    """Return the result, with its metric unless that is the loss; until there is one, the best loss, as such."""
+    if job.result is None:
+        best = job.best_validation_loss
+        return figures.loss(best) if best is None else f"best loss {figures.loss(best)}"
+    return figures.loss(job.result) if job.metric == LOSS else f"{job.metric} {figures.loss(job.result)}"
 
 
 @app.command()

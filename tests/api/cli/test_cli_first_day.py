@@ -155,6 +155,18 @@ def test_the_best_job_is_listed_first_however_old_it_is(
     assert best == [reporting.job_id] != newest
 
 
+def test_a_list_tells_a_best_loss_so_far_from_a_result(at: None, store: Store, reporting: Reporting) -> None:
+    def shown() -> str:
+        return run_cli.invoke(main.app, ["list"], env={"COLUMNS": "200"}).stdout
+
+    reporting.start("tuned")
+    reporting.finish_trial("tuned", rates=[2.0], density=0.01, loss=0.31)
+    assert "best loss 0.3100" in shown()
+    reporting.finish()
+
+    assert "0.3100" in shown() and "best loss" not in shown()
+
+
 def test_jobs_are_listed_by_label_and_sorted(at: None, store: Store, job: JobSpec) -> None:
     for name, team in (("b", "vision"), ("c", "text"), ("a", "vision")):
         store.add_job(job.model_copy(update={"name": name, "labels": {"team": team}}))
