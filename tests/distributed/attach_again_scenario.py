@@ -24,6 +24,14 @@ AGAIN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "diloco, topk": ({"sync": DILOCO}, {"exchange": TOPK}),
     "a failed controller, topk": ({"exchange": TOPK, "controller": BoConfig(), "steps": 100}, {"exchange": TOPK}),
 }
+#: What is attached, and let go of while it is attached; None: by `compress_gradients`.
+DROPPED: dict[str, dict[str, Any] | None] = {
+    "none": {"exchange": {"kind": "none"}},
+    "topk": {"exchange": TOPK},
+    "cser": {"exchange": {"kind": "cser", "period": 4}},
+    "diloco": {"sync": DILOCO},
+    "compress_gradients": None,
+}
 #: How often a model is attached and detached, to give groups back in the middle of training.
 ROUNDS = 12
 
@@ -32,6 +40,7 @@ def attached_again(rank: int, num_workers: int) -> dict[str, Any]:
     """What becomes of models that are attached more than once, and of copies."""
     return {
         "again": {name: _again(rank, *how) for name, how in AGAIN.items()},
+        "dropped": {name: _dropped(rank, how) for name, how in DROPPED.items()},
         "rounds": _rounds(rank),
         "both": _both(rank),
         "copy of compress_gradients": _copied(rank),
@@ -66,6 +75,20 @@ def _try(script: Script, how: dict[str, Any]) -> list["weakref.ref[Any]"]:
     handle.detach()
     handle.detach()  # a second call does nothing
     return [weakref.ref(handle), weakref.ref(handle._hook._buffer)]
+
+
+def _dropped(rank: int, how: dict[str, Any] | None) -> list[bool]:
+    """Whether model and handle are still held when a script has let go of both without `detach`."""
+    script = Script(rank) if how is None else Script(rank, **how)
+    if how is None:
+        assert isinstance(script.model, DistributedDataParallel)
+        handle: Any = compress_gradients(script.model, CompressionConfig(**TOPK))
+    else:
+        handle = script.handle
+    held = [weakref.ref(script.train(range(3)).model), weakref.ref(handle)]
+    del script, handle
+    gc.collect()
+    return [each() is not None for each in held]
 
 
 def _rounds(rank: int) -> list[str]:

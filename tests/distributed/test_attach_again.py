@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attach_again_scenario import AGAIN, ROUNDS
+from attach_again_scenario import AGAIN, DROPPED, ROUNDS
 from attach_scenario import Script
 from scenarios import Reports
 from torch import nn
@@ -22,6 +22,12 @@ def test_what_is_detached_and_let_go_of_is_freed(two_ranks: Reports):
     for rank in two_ranks["attached_again"]:
         assert rank["again"]["topk, diloco"]["held"] == [False, False]
         assert rank["again"]["diloco, topk"]["held"] == [False, False]
+
+
+@pytest.mark.parametrize("case", DROPPED)
+def test_what_is_let_go_of_without_detach_is_freed(two_ranks: Reports, case: str):
+    for rank in two_ranks["attached_again"]:
+        assert rank["dropped"][case] == [False, False]
 
 
 def test_process_groups_are_given_back_in_the_middle_of_training(two_ranks: Reports):

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 import torch.distributed as dist
@@ -287,12 +287,18 @@ class Attached(Handle):
             if module is ddp and torch.is_grad_enabled() and ddp.require_backward_grad_sync:
                 self._reduces = True
 
+        held = ref(self)  # what a parameter under DDP holds, no garbage collector sees
+
+        def count(_: Tensor) -> None:
+            if (handle := held()) is not None:
+                handle._count()
+
         _GROUPS.add(ddp.process_group)
         trains_apart = self.config.sync.payload == "parameters"
         if self._is_plain and not trains_apart:
             self._undo.append(ddp.register_forward_hook(note_forward).remove)
             trained = [each for each in ddp.parameters() if each.requires_grad]
-            self._undo += [each.register_hook(self._count).remove for each in trained]  # type: ignore[no-untyped-call]
+            self._undo += [each.register_hook(count).remove for each in trained]  # type: ignore[no-untyped-call]
             return
         if not trains_apart:
             check_sparse(ddp)
@@ -314,7 +320,7 @@ class Attached(Handle):
 
         self._undo.append(undo)
 
-    def _count(self, _: Tensor) -> None:
+    def _count(self) -> None:
         """Bill the all-reduce of a backward, at its first gradient."""
         if self._reduces:
             self._reduces = False

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch.distributed as dist
 from torch import Tensor
@@ -17,12 +17,16 @@ Send = Callable[[dist.GradBucket], Future[Tensor]]  # type: ignore[name-defined]
 class Outlet:
     """Sends the buckets of one DistributedDataParallel by what is plugged in, else by torch's `allreduce_hook`.
 
-    It holds nothing of an exchange that was unplugged, and a copy of the model shares nothing with it.
+    It holds nothing of an exchange that was unplugged. The model holds it, so that both are freed together, and a copy
+    of the model has none.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._all_reduce: Send = partial(allreduce_hook, group)
         self.send: Send = self._all_reduce
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return type(None), ()  # what a copied or pickled model has in its place
 
     @property
     def is_free(self) -> bool:
@@ -38,12 +42,17 @@ class Outlet:
         self.send = self._all_reduce
 
 
-_OUTLETS = WeakKeyDictionary[DistributedDataParallel, Outlet]()
+#: The attribute of a model that is its outlet.
+_NAME = "_wiretune_outlet"
+
+
+def _outlet_in(ddp: DistributedDataParallel) -> Outlet | None:
+    return vars(ddp).get(_NAME)
 
 
 def check_free(ddp: DistributedDataParallel) -> None:
     """Raise ValueError if `ddp` has an exchange."""
-    if ddp in _OUTLETS and not _OUTLETS[ddp].is_free:
+    if (outlet := _outlet_in(ddp)) is not None and not outlet.is_free:
         raise ValueError(
             "`model` must have one exchange, and it has one already: first `detach` the handle of `attach`; "
             "`compress_gradients` stays, so wrap the module in a new DistributedDataParallel"
@@ -55,12 +64,15 @@ def outlet_of(ddp: DistributedDataParallel) -> Outlet:
 
     Raises RuntimeError if somebody else has registered one.
     """
-    if ddp not in _OUTLETS:
-        outlet = Outlet(ddp.process_group)
+    outlet = _outlet_in(ddp)
+    if outlet is None:
+        vars(ddp)[_NAME] = outlet = Outlet(ddp.process_group)
+        held = ref(outlet)  # what torch's reducer holds, no garbage collector sees
 
         def hook(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+            outlet = held()
+            assert outlet is not None  # the model is in its backward
             return outlet.send(bucket)
 
         ddp.register_comm_hook(None, hook)
-        _OUTLETS[ddp] = outlet
-    return _OUTLETS[ddp]
+    return outlet
