@@ -107,7 +107,8 @@ def _holder(request: Request, store: Store, credentials: str) -> Principal:
 def _visitor(request: Request, store: Store, session: str | None) -> Principal:
     if request.method not in _SAFE_METHODS:
         require_same_origin(request)
-    return store.keyring.visitor(session or "")
+    # A forgotten tab keeps a stream open, and opens it again: that is no use of the session.
+    return store.keyring.visitor(session or "", renews="text/event-stream" not in request.headers.get("accept", ""))
 
 
 def _require_permission(request: Request, store: Store, caller: Principal) -> None:

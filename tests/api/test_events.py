@@ -5,6 +5,7 @@ import itertools
 import json
 import socket
 import threading
+import time
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ import httpx2
 import pytest
 import uvicorn
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 
 from api.client import Client
 from api.failures import ApiError
@@ -25,6 +27,7 @@ from api.http.connections import Connection, Deadlines
 from api.http.server import Linger, _Server, bind, server_config
 from service.control import jobs
 from service.control.access.rules import LOCAL
+from service.control.models import SessionRow
 from service.control.processes import wait_until
 from service.job.spec import JobSpec
 from service.wire.access import NewKey
@@ -171,6 +174,26 @@ def test_a_silent_stream_gives_signs_of_life_with_the_id_to_go_on_from(served, k
 
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert lines == ["retry: 2000", "id: 2", "", ":", "id: 2", ""]
+
+
+def test_an_open_stream_is_no_use_of_a_session(served, key, store, monkeypatch):
+    monkeypatch.setattr("api.http.broadcast.HEARTBEAT_S", 0.05)
+    port, code = urlsplit(served).port, store.keyring.add_code(by=store.keyring.holder(key)).code
+    cookie = {"Cookie": f"wiretune-{port}={store.keyring.open_session(code, address='')}"}
+
+    def ends_at():
+        store._db.write(lambda _: None)  # a renewal is stored behind the answer
+        with store._db.engine.connect() as connection:
+            return connection.execute(select(SessionRow.expires_at)).scalar_one()
+
+    began = ends_at()
+    monkeypatch.setattr(store._db, "now", lambda: time.time() + 7200.0)
+    with httpx2.stream("GET", f"{served}/v1/events", headers=cookie | {"Accept": "text/event-stream"}) as response:
+        list(itertools.islice(response.iter_lines(), 12))  # signs of life: whether it may go on is asked as often
+    assert ends_at() == began
+    httpx2.get(f"{served}/v1/me", headers=cookie)
+
+    assert ends_at() > began
 
 
 def test_a_stream_gives_signs_of_life_while_other_jobs_alone_have_events(served, key, store, monkeypatch):

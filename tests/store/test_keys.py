@@ -200,6 +200,20 @@ def test_a_session_is_renewed_once_an_hour(store, clock):
     assert sessions(store)[0] > first + 3600.0
 
 
+def test_a_session_of_which_is_only_asked_whether_it_holds_is_not_renewed(store, clock):
+    code = store.keyring.add_code(by=store.keyring.holder(make(store).secret)).code
+    session, (first,) = store.keyring.open_session(code, address=""), sessions(store)
+
+    clock.now += 2 * 3600.0
+    store.keyring.visitor(session, renews=False)
+    store._db.write(lambda _: None)
+    assert sessions(store) == [first]
+    store.keyring.visitor(session)
+    store._db.write(lambda _: None)
+
+    assert sessions(store)[0] > first
+
+
 def test_a_visitor_of_the_issuer_has_a_session_for_half_a_day_however_much_it_is_used(store, clock):
     visitor = Principal(name="oidc:anna", role=Role.SUBMITTER, project="red", address="192.0.2.1")
     session = store.keyring.open_session_of(visitor)

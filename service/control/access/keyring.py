@@ -151,12 +151,13 @@ class KeyRing:
         """Return who holds the key; raises Unauthorized."""
         return self._admitted(self._found(_BY_KEY, {"digest": keys.digest(secret)}, what="API key"))
 
-    def visitor(self, secret: str) -> Principal:
-        """Return who opened the session; raises Unauthorized. Its use renews it."""
+    def visitor(self, secret: str, *, renews: bool = True) -> Principal:
+        """Return who opened the session; raises Unauthorized. Its use renews it, unless not `renews`."""
         digest = keys.digest(secret)
         found = self._found(_BY_SESSION, {"digest": digest, "now": self._db.now()}, what="session")
         caller = self._admitted(found)
-        self._renew(digest, found.session_expires_at, found.ends_at)
+        if renews:
+            self._renew(digest, found.session_expires_at, found.ends_at)
         return caller
 
     def _found(self, query: "Select[*tuple[Any, ...]]", given: dict[str, Any], *, what: str) -> "Row[*tuple[Any, ...]]":
