@@ -7,10 +7,14 @@ import base64
 import hashlib
 import re
 import secrets
+import time
 from typing import Any, NamedTuple, Self
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, urlencode
 
 import httpx2
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import OctKey
 
 from api.http.oidc import Issuer, client_of
 from service.control.access.rules import Principal
@@ -19,6 +23,7 @@ from service.settings import Settings
 
 #: A sign-in takes at most so long, in seconds.
 TRY_S = 600
+_SIGNED = "HS256"
 #: The pages of the service, see `main.js`. Anything else could lead to another site.
 _PAGE = re.compile(r"/(\?[^\\\s]*)?")
 
@@ -49,16 +54,22 @@ class SignInTry(NamedTuple):
         return cls(state, nonce, verifier, _page(to))
 
     @classmethod
-    def read(cls, text: str, *, state: str) -> Self:
-        """Return the sign-in in a cookie's text. Raises Forbidden unless the issuer's `state` is its own."""
-        begun, nonce, verifier, to = (*text.split(".", 3), "", "", "")[:4]
-        if not begun or not secrets.compare_digest(begun.encode(), state.encode()):
-            raise Forbidden("this browser did not begin this sign-in, or over ten minutes ago: begin it again")
-        return cls(begun, nonce, verifier, _page(unquote(to)))
+    def read(cls, text: str, *, state: str, key: bytes) -> Self:
+        """Return the sign-in in a cookie's text, signed with `key`.
 
-    def text(self) -> str:
-        """Return the sign-in as a cookie holds it."""
-        return ".".join((*self[:3], quote(self.to, safe="")))
+        Raises Forbidden unless it is one that we began in time, and the issuer's `state` is its own.
+        """
+        try:
+            claims = jwt.decode(text, OctKey.import_key(key), algorithms=[_SIGNED]).claims
+            jwt.JWTClaimsRegistry(exp={"essential": True}, state={"essential": True, "value": state}).validate(claims)
+        except (JoseError, ValueError) as error:
+            refusal = "this browser did not begin this sign-in, or over ten minutes ago: begin it again"
+            raise Forbidden(refusal) from error
+        return cls(*(claims[name] for name in cls._fields))
+
+    def text(self, *, key: bytes) -> str:
+        """Return the sign-in as a cookie holds it: signed with `key`, so that only ours lead to the issuer."""
+        return jwt.encode({"alg": _SIGNED}, {**self._asdict(), "exp": int(time.time()) + TRY_S}, OctKey.import_key(key))
 
     @property
     def challenge(self) -> str:

@@ -77,6 +77,8 @@ class Store:
         self._left_over: set[str] = set()  # deleted jobs whose folders storage did not remove
         self._removed: set[str] = set()  # and those whose folders it did
         self.keyring = KeyRing(db)
+        #: Signs what a browser holds while it signs in at the issuer.
+        self.sign_in_key = keys.sign_in_key(secret)
         self.quotas = QuotaBook(db)
         #: Drivers' requests and reports, and the reconciler's actions on attempts.
         self.attempts = AttemptBook(db, storage, settings, secret=secret, note_batch=telemetry.note_batch)

@@ -75,7 +75,7 @@ def begin_sign_in(request: Request, to: str = "/") -> Response:
     response = RedirectResponse(flow.address(sign_in, _callback(request)), 303)
     response.set_cookie(
         _try_cookie(request),
-        sign_in.text(),
+        sign_in.text(key=services_of(request).store.sign_in_key),
         max_age=TRY_S,
         path=_PATH,
         httponly=True,
@@ -91,14 +91,12 @@ def end_sign_in(request: Request, store: StoreOf, state: str = "", code: str = "
 
     Raises `Forbidden` for a sign-in that this browser did not begin, and if the issuer refused.
     """
-    flow, limits, address = _flow(request), services_of(request).limits, address_of(request)
-    begun = SignInTry.read(request.cookies.get(_try_cookie(request), ""), state=state)
+    flow, address = _flow(request), address_of(request)
+    begun = SignInTry.read(request.cookies.get(_try_cookie(request), ""), state=state, key=store.sign_in_key)
     if error or not code:
         raise Forbidden(f"the issuer did not sign you in: {error[:200] or 'it sent no code'}")
-    try:
+    with services_of(request).limits.sign_in(address):
         visitor = replace(flow.visitor(begun, code, _callback(request)), address=address)
-    except Unauthorized as refusal:
-        limits.count_failure(address, refusal)
     response = RedirectResponse(begun.to, 303)
     response.delete_cookie(_try_cookie(request), path=_PATH)
     _keep(response, request, store.keyring.open_session_of(visitor), max_age_s=SESSION_S)

@@ -73,3 +73,8 @@ def attempt_token(secret: bytes, job_id: str, number: int | str) -> str:
 def storage_id(secret: bytes) -> str:
     """Return the name of the service's storage. It is the same at each replica and does not reveal the secret."""
     return hmac.new(secret, b"storage", hashlib.sha256).hexdigest()[:16]
+
+
+def sign_in_key(secret: bytes) -> bytes:
+    """Return the key that signs what a browser holds while it signs in at the issuer; the same at each replica."""
+    return hmac.new(secret, b"sign-in", hashlib.sha256).digest()
