@@ -41,12 +41,15 @@ class GradientSigns:
     def state_dict(self) -> dict[str, Any]:
         """Return what was measured and not taken, and the last update."""
         measured = {"scales": self._scales, "alignments": self._alignments}
-        return {name: [*map(float, each)] for name, each in measured.items()} | {"update": self._alignment.state_dict()}
+        return {
+            **{name: [number.detach() for number in each] for name, each in measured.items()},
+            "update": self._alignment.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
-        new = self._parameters[0].new_tensor
-        self._scales, self._alignments = ([new(each) for each in state[name]] for name in ("scales", "alignments"))
+        device, names = self._parameters[0].device, ("scales", "alignments")
+        self._scales, self._alignments = ([each.to(device) for each in state[name]] for name in names)
         self._alignment.load_state_dict(state["update"])
 
     def take(self, num_steps: int) -> tuple[list[float], list[float]]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -58,6 +58,7 @@ FORMAT = "wiretune.tuner/1"
 class Progress:
     """Mutable: what this rank has of the orders so far."""
 
+    num_steps: int = 0  # of the loop, probes included
     num_taken_back: int = 0
     last_loss: float = math.nan  # the last finite one
     num_lost: int = 0  # losses since then, which were not finite
@@ -65,6 +66,20 @@ class Progress:
     kept_loss: float = math.nan  # the last finite loss then
     losses: list[float] = field(default_factory=list)  # of the order under way, whose steps are these
     step_seconds: list[float] = field(default_factory=list)
+
+
+class Moment(NamedTuple):
+    """When a rank has saved its part of a search. Saved together, all parts have the same one."""
+
+    is_refused: int  # 1: there is none, since the state does not fit the rank
+    num_steps: int = 0  # of the loop
+    num_committed: int = 0
+    num_open: int = 0  # steps of the order that was under way
+    is_over: int = 0
+
+    def __str__(self) -> str:
+        end = "the end at " if self.is_over else ""
+        return f"{end}step {self.num_steps}, {self.num_committed} committed,"
 
 
 class Tuner:
@@ -236,9 +251,10 @@ class Tuner:
         The tuner is new, and model and optimizer have their states of then. The next step gets the same values.
 
         Raises:
-            ValueError: `state` is of another search, exchange or number of ranks; nothing has changed then.
+            ValueError: on all ranks, if one rank's `state` is of another search, exchange or number of ranks, or the
+                ranks' states are not of one step; nothing has changed then.
         """
-        if conflict := self._conflict(state):
+        if conflict := self._conflict_of_all(state):
             raise ValueError(conflict)
         self.handle.load_state_dict(state["handle"])
         self._course.close()
@@ -247,7 +263,6 @@ class Tuner:
         if state["is_over"]:
             self._end()
             return
-        self.handle.settle()
         self.handle.put("stage", Image(**state["stage"]))
         self._signs.load_state_dict(state["signs"])
         if state["loop"] is not None:
@@ -257,8 +272,18 @@ class Tuner:
         self._course = self._follow()
         next(self._course, None)
 
+    def _conflict_of_all(self, state: Mapping[str, Any]) -> str | None:
+        """Return why the ranks cannot load what each gives as its `state`; None: they can. Collective."""
+        conflict = self._conflict(state)
+        links, moment = self.handle.node_links, Moment(is_refused=1) if conflict else moment_of(state)
+        rows = torch.zeros(links.topology.num_workers, len(Moment._fields), dtype=torch.int64)
+        rows[rank()] = torch.tensor(moment)
+        self.handle.settle()
+        links.all_reduce_sum(rows, {"control": rows.nbytes})
+        return conflict or conflict_among([Moment(*row) for row in rows.tolist()])
+
     def _conflict(self, state: Mapping[str, Any]) -> str | None:
-        """Return why `state` cannot be loaded; None: it can."""
+        """Return why `state` cannot be loaded on this rank; None: it can."""
         if state.get("format") != FORMAT:
             return f"`state` must be what a tuner has saved, {FORMAT!r}, got {state.get('format')!r}"
         if self.is_over:
@@ -303,6 +328,7 @@ class Tuner:
             started = self._clock()
             self._set(values)
             progress.losses.append(self._told((yield), order.task))
+            progress.num_steps += 1
             progress.step_seconds.append(self._clock() - started)
             if order.task == Task.COMMIT:
                 self._committed.extend(number_of(values, name) for name in TOLD)
@@ -406,6 +432,26 @@ def searched(config: ControllerConfig, budget: Budget, space: SearchSpace) -> di
     guess = {"learning_rate": space.guess.learning_rate, space.level_name or "level": space.guess.level}
     ranges = [each.model_dump(mode="json") for each in space.axes]
     return {**fields, **budget.model_dump(mode="json"), **of_space, **guess, "ranges": ranges}
+
+
+def moment_of(state: Mapping[str, Any]) -> Moment:
+    """Return when a rank has saved `state`."""
+    progress, num_committed = state["progress"], len(state["committed"]) // len(TOLD)
+    return Moment(0, progress["num_steps"], num_committed, len(progress["losses"]), state["is_over"])
+
+
+def conflict_among(moments: Sequence[Moment]) -> str | None:
+    """Return why states of these `moments`, one per rank, cannot be loaded together; None: they can."""
+    for number, moment in enumerate(moments):
+        if moment.is_refused:
+            return f"`state` must be loaded on all ranks, and rank {number} refuses its own: its error says why"
+    for number, moment in enumerate(moments):
+        if moment != moments[0]:
+            return (
+                f"`state` must be of one run and one step on all ranks, got {moments[0]} on rank 0 and {moment} on "
+                f"rank {number}: load states that were saved together"
+            )
+    return None
 
 
 def steps_to_time(space: SearchSpace) -> int:

@@ -21,6 +21,7 @@ from trainers.own_loop.attach import Attached, StepValues, attach
 from trainers.own_loop.ddp import CompressionConfig, compress_gradients
 from trainers.own_loop.handle import Handle
 from wiretune.loop import attach as attach_controller
+from wiretune.tuner import Tuner
 
 TOPK = {"kind": "topk", "density": 0.05}
 DILOCO = {"kind": "diloco", "period": 4, "outer_momentum": 0.5}
@@ -192,6 +193,7 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         | {"diloco, finding unused": _detached(rank, KINDS["diloco"] | {"finds_unused": True})},
         "tuned": {name: _tuned_with_late_averages(rank, how) for name, how in TUNED.items()},
         "resumed search": {name: _resumed_search(rank, KINDS[name]) for name in ("topk", "diloco")},
+        "refused states": _refused_states(rank),
         "refused": {name: _refusal(rank, name) for name in REFUSED},
     }
 
@@ -517,6 +519,43 @@ def _resumed_search(rank: int, how: dict[str, Any]) -> list[dict[str, Any]]:
         schedule = tuner.schedule().to_json()
         ends.append({"bits": script.bits, "schedule": schedule, "is_over": tuner.is_over, "begun": begun})
     return ends
+
+
+def _refused_states(rank: int) -> dict[str, Any]:
+    """What a tuner says of states that do not fit one rank or each other, and how a search ends from those that do."""
+
+    def begun() -> tuple[Script, Tuner]:
+        script = Script(rank, momentum=0.9)
+        return script, attach_controller(script.model, script.optimizer, controller={"kind": "fixed"}, steps=12)
+
+    def train(script: Script, tuner: Tuner, steps: range) -> None:
+        for step in steps:
+            script.step(step, script.optimizer.param_groups[0]["lr"])
+            tuner.report(script.losses[-1])
+
+    script, tuner = begun()
+    train(script, tuner, range(6))
+    parts = {"model": script.model, "optimizer": script.optimizer, "tuner": tuner}
+    kept = copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
+    train(script, tuner, range(6, 7))
+    later = copy.deepcopy(tuner.state_dict())
+    train(script, tuner, range(7, 12))
+    states = {
+        "of two steps": kept["tuner"] if rank else later,
+        "of another format": kept["tuner"] | ({"format": "another"} if rank else {}),
+        "of an end": kept["tuner"] | {"is_over": rank == 1},
+    }
+    (resumed, again), said = begun(), dict[str, str]()
+    for name, state in states.items():
+        try:
+            again.load_state_dict(state)
+        except ValueError as error:
+            said[name] = str(error)
+    resumed.model.load_state_dict(kept["model"])
+    resumed.optimizer.load_state_dict(kept["optimizer"])
+    again.load_state_dict(kept["tuner"])
+    train(resumed, again, range(6, 12))
+    return {"said": said, "whole": script.bits, "resumed": resumed.bits, "are over": [tuner.is_over, again.is_over]}
 
 
 def _fixed(how: dict[str, Any], chosen: StepValues) -> dict[str, Any]:

@@ -200,6 +200,34 @@ def test_a_search_resumes_bit_for_bit(two_ranks: Reports, kind: str):
         assert whole["is_over"] and 120 < whole["begun"] < 190
 
 
+@pytest.mark.parametrize(
+    ("states", "messages"),
+    [
+        (
+            "of two steps",
+            ["of one run and .* got step 7, 7 committed, on rank 0 and step 6, 6 committed, on rank 1"] * 2,
+        ),
+        ("of an end", ["of one .* step on all ranks, got step 6, .* rank 0 and the end at step 6, .* rank 1"] * 2),
+        (
+            "of another format",
+            ["loaded on all ranks, and rank 1 refuses its own", "what a tuner has saved, .*'another'"],
+        ),
+    ],
+)
+def test_states_that_do_not_fit_one_rank_or_each_other_are_refused_on_all(
+    two_ranks: Reports, states: str, messages: list[str]
+):
+    for rank, message in zip(two_ranks["attached"], messages, strict=True):
+        assert re.match(f"`state` must be {message}", rank["refused states"]["said"][states])
+
+
+def test_a_search_goes_on_from_a_fitting_state_after_others_were_refused(two_ranks: Reports):
+    for rank in two_ranks["attached"]:
+        found = rank["refused states"]
+        assert found["resumed"] == found["whole"]
+        assert found["are over"] == [True, True]
+
+
 def test_bytes_that_a_script_takes_meanwhile_count_in_the_budget(two_ranks: Reports):
     budget = TUNED["level"]["bytes"]
     for rank in two_ranks["attached"]:

@@ -891,6 +891,23 @@ def test_gradients_that_a_closure_computes_later_tell_nothing_of_the_rate():
     assert alignments == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_what_gradients_tell_is_saved_to_the_bit_whatever_the_parameters_type(dtype: torch.dtype):
+    torch.manual_seed(0)
+    parameter = nn.Parameter(torch.randn(64, dtype=dtype))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    signs, resumed = (GradientSigns(optimizer, trains_apart=False) for _ in range(2))
+    for _ in range(3):
+        parameter.grad = torch.randn(64, dtype=dtype)
+        optimizer.step()
+
+    resumed.load_state_dict(signs.state_dict())
+
+    taken = signs.take(3)
+    assert resumed.take(3) == taken
+    assert all(taken[1][1:])
+
+
 @pytest.mark.parametrize("clips", [False, True])
 @pytest.mark.parametrize("overflows", [False, True])
 def test_of_a_fused_optimizer_under_a_grad_scaler_only_what_it_steps_by_tells_something(clips: bool, overflows: bool):
