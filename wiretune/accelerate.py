@@ -37,19 +37,29 @@ class _Part:
 
     def __init__(self, ranks: RankState) -> None:
         self._ranks, self._handle = ranks, ranks.handle
-        self._place, self._was_lent = "", False
+        self._place, self._lends = "", False
 
     def save(self, models: Sequence[nn.Module], weights: Sequence[Any], folder: str) -> None:
-        self._was_lent = bool(self._handle.own)
+        self._take_back()  # what a save that failed has left: `lend` is collective
+        self._lends = not self._handle.own
         self._handle.lend()  # in place: `weights` are the model's own tensors
-        filesystem.write(f"{folder}/wiretune-{rank()}.pt", self._ranks.saved())
+        try:
+            filesystem.write(f"{folder}/wiretune-{rank()}.pt", self._ranks.saved())
+        except BaseException:
+            self._take_back()
+            raise
 
     def state_dict(self) -> dict[str, Any]:
-        if not self._was_lent:
-            self._handle.take_back()
+        self._take_back()
         return {}
 
+    def _take_back(self) -> None:
+        if self._lends:
+            self._handle.take_back()
+            self._lends = False
+
     def note(self, models: Sequence[nn.Module], folder: str) -> None:
+        self._take_back()
         self._place = f"{folder}/wiretune-{rank()}.pt"
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

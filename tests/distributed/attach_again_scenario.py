@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from attach_scenario import DILOCO, TOPK, Script
 from torch import nn
+from torch.distributed import distributed_c10d
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
@@ -43,6 +45,7 @@ def attached_again(rank: int, num_workers: int) -> dict[str, Any]:
         "dropped": {name: _dropped(rank, how) for name, how in DROPPED.items()},
         "rounds": _rounds(rank),
         "both": _both(rank),
+        "foreign": _foreign(rank),
         "copy of compress_gradients": _copied(rank),
         "copies": {name: _copies(rank, how) for name, how in (("dense", {"kind": "none"}), ("topk", TOPK))},
     }
@@ -120,6 +123,24 @@ def _both(rank: int) -> list[str]:
         except ValueError as error:
             found.append(str(error))
     return found
+
+
+def _foreign(rank: int) -> list[str]:
+    """What is said of a model with a hook of somebody else, and of groups that are left over."""
+    script, found = Script(rank), []
+    assert isinstance(script.model, DistributedDataParallel)
+    script.model.register_comm_hook(None, default_hooks.allreduce_hook)
+    groups = {*distributed_c10d._world.pg_map}
+    for call in (
+        lambda: attach(script.model, script.optimizer, exchange=TOPK),
+        lambda: compress_gradients(script.model, CompressionConfig(**TOPK)),
+    ):
+        try:
+            call()
+        except ValueError as error:
+            found.append(str(error))
+    left = {*distributed_c10d._world.pg_map} - groups
+    return [*found, f"{len(left)} groups"]
 
 
 def _copied(rank: int) -> bool:

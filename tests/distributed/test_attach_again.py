@@ -43,6 +43,13 @@ def test_a_second_exchange_beside_one_that_is_there_is_refused(two_ranks: Report
         assert all("`model` must have one exchange, and it has one already" in each for each in rank["both"])
 
 
+def test_somebody_elses_hook_is_refused_and_no_group_is_left(two_ranks: Reports):
+    for rank in two_ranks["attached_again"]:
+        *said, left = rank["foreign"]
+        assert len(said) == 2 and all("`model` must have no communication hook" in each for each in said)
+        assert left == "0 groups"
+
+
 @pytest.mark.parametrize("exchange", ["dense", "topk"])
 def test_an_attached_model_is_copied_and_the_copy_changes_neither_training_nor_the_bill(
     two_ranks: Reports, exchange: str

@@ -90,6 +90,35 @@ def test_a_model_that_is_lent_the_mean_keeps_it_over_a_checkpoint(tmp_path: Path
     assert loop.model.weight.any()
 
 
+def test_a_rank_that_cannot_save_goes_on_from_its_own_parameters(tmp_path: Path):
+    loop = Loop(0)
+    before = loop.model.weight.clone()
+    (tmp_path / "file").touch()
+
+    with pytest.raises(OSError, match="file"):
+        loop.accelerator.save_state(tmp_path / "file")
+
+    assert torch.equal(loop.model.weight, before)
+
+
+@pytest.mark.parametrize("trains_on", [False, True])
+def test_a_save_that_others_did_not_finish_leaves_nothing_lent_to_the_next(tmp_path: Path, trains_on: bool):
+    loop = Loop(0)
+    [save] = loop.accelerator._saving
+    own = loop.model.weight.clone()
+    save([loop.model], [], str(tmp_path))  # and then Accelerate fails
+    if trains_on:
+        loop.train(1)
+        own = loop.model.weight.clone()
+    asked = list[bool]()
+    loop.handle.means = lambda: asked.append(True) or {"weight": torch.zeros_like(own)}  # type: ignore[method-assign]
+
+    loop.accelerator.save_state(tmp_path)
+
+    assert asked == [True]  # as on the ranks whose last save was whole
+    assert torch.equal(loop.model.weight, own)
+
+
 def test_a_memory_beside_other_weights_is_left_alone_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     first, second = Loop(0), Loop(1)
     first.train(3)

@@ -114,7 +114,7 @@ def attach(
     node_links = _connected(per_node, config, parameters[0].device)
     try:
         return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
-    except ValueError:
+    except BaseException:
         node_links.leave()
         raise
 
@@ -341,6 +341,7 @@ class Attached(Handle):
                 "a parameter that was frozen when the model was attached is trained now, and ranks would not exchange "
                 "it: `detach`, and attach the model again, in a new DistributedDataParallel if it has one"
             )
+        self.keep()  # who trains on from what it was lent goes on from there
         self._steps.taken += 1
         self._hook.stepped = True
         stepped = self._hook.last or Exchanged(loss=0.0)
@@ -471,7 +472,7 @@ class Attached(Handle):
         """Leave model and optimizer to themselves, with the mean of the ranks' parameters and buffers; collective.
 
         A DistributedDataParallel averages gradients by torch's `allreduce_hook` from then on. Model and optimizer can
-        be attached anew. A second call does nothing.
+        be attached anew. The exchange's memory is freed with this handle. A second call does nothing.
         """
         if self not in _ATTACHED:
             return

@@ -80,7 +80,7 @@ def compress_gradients(
     Raises ValueError for a range where a number is needed, for what needs the learning rate or the data, for parameters
     that are neither float32 nor bfloat16, not on one device, or without entries, for embeddings with sparse gradients,
     for nodes that do not hold every rank once, for a memory where DDP finds unused parameters, and for a model that has
-    an exchange already.
+    an exchange, or somebody else's communication hook, already.
     """
     check_config(config)
     check_free(model)
@@ -89,13 +89,14 @@ def compress_gradients(
     parameters = [each for each in model.parameters() if each.requires_grad]
     check_types(parameters)
     check_entries(model)
+    outlet = outlet_of(model)  # before there are groups: it may refuse
     device = parameters[0].device
     node_links = NodeLinks(topology_of(per_node, device), dist.get_rank(), Unpaced(), device=device)
     node_links.join()
     buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
     exchange = between_nodes(config, buffer, node_links, seed=seed)
     hook = BucketHook(parameters, buffer, exchange, scale=scale, overlaps=can_overlap(model, config, node_links))
-    outlet_of(model).plug(hook.on_bucket)
+    outlet.plug(hook.on_bucket)
     bill_buffers(model, node_links)
     return CompressedGradients(config, hook, exchange, node_links)
 

@@ -62,11 +62,11 @@ def check_free(ddp: DistributedDataParallel) -> None:
 def outlet_of(ddp: DistributedDataParallel) -> Outlet:
     """Return the outlet of `ddp`, whose hook is registered at the first call.
 
-    Raises RuntimeError if somebody else has registered one.
+    Raises ValueError if somebody else has registered one.
     """
     outlet = _outlet_in(ddp)
     if outlet is None:
-        vars(ddp)[_NAME] = outlet = Outlet(ddp.process_group)
+        outlet = Outlet(ddp.process_group)
         held = ref(outlet)  # what torch's reducer holds, no garbage collector sees
 
         def hook(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
@@ -74,5 +74,12 @@ def outlet_of(ddp: DistributedDataParallel) -> Outlet:
             assert outlet is not None  # the model is in its backward
             return outlet.send(bucket)
 
-        ddp.register_comm_hook(None, hook)
+        try:
+            ddp.register_comm_hook(None, hook)
+        except RuntimeError as error:
+            raise ValueError(
+                "`model` must have no communication hook, and somebody has registered one, of which torch takes one "
+                "alone: wrap the module in a new DistributedDataParallel"
+            ) from error
+        vars(ddp)[_NAME] = outlet
     return outlet
