@@ -369,8 +369,12 @@ def test_parameters_that_stay_a_ranks_own_are_in_float32_and_their_steps_are_nev
 @pytest.mark.parametrize(
     ("kind", "brought", "message"),
     [
-        ("dgc", {"momentum": 0.9}, "`optimizer`: a parameter group brings momentum 0.9, .*before it compresses"),
-        ("liec_sgd", {"momentum": 0.9}, "`optimizer`: a parameter group brings momentum 0.9"),
+        (
+            "dgc",
+            {"momentum": 0.9},
+            "`dgc` here applies momentum before it compresses: give `optimizer: {kind: sgd, momentum: 0}`",
+        ),
+        ("liec_sgd", {"momentum": 0.9}, "what workers apply apart .*: give `optimizer: {kind: sgd, momentum: 0.0}`"),
         ("cser", {"weight_decay": 0.1}, "`optimizer`: a parameter group brings .*weight_decay 0.1"),
         ("demo", {"momentum": 0.9}, "without momentum"),
     ],
