@@ -186,9 +186,10 @@ def test_a_job_does_not_start_in_room_that_is_free_in_pieces():
     assert (started(decided), kinds(decided)) == ([], {"a": WaitKind.ROOM, "b": WaitKind.BEHIND})
     assert started(decide([small], running, nodes=nodes)) == ["b"]
     assert started(decide([whole, job("b", cpus=2.0)], running[:1], nodes=nodes)) == ["a", "b"]
-    # a core of the four that are free would be left over, but taking it could keep the others in pieces
+    # a core is free on a node too small for `a`, but `b` could take one of another, and keep these in pieces
     four = [*nodes, Node(cpus=1)]
-    assert started(decide([whole, job("b")], running, nodes=four)) == []
+    for waited_s, passes in ((HOUR_S - 1, ["b"]), (HOUR_S, [])):
+        assert started(decide([replace(whole, queued_at=NOW - waited_s), job("b")], running, nodes=four)) == passes
     # nothing that is left on a node is given twice
     assert started(decide([job(name, cpus=2.0) for name in "abc"], running[:1], nodes=nodes[:2])) == ["a", "b"]
 
@@ -284,24 +285,76 @@ def test_the_missing_workers_are_told():
     assert (place.number, place.missing, place.size.workers) == (1, 2, 8)
 
 
-def test_a_job_that_waits_for_one_kind_of_gpu_keeps_no_room_of_another():
-    nodes = [Node(cpus=8, gpus=8, accelerator=kind) for kind in ("A100", "T4")]
-    on_a100, on_t4 = (
-        job(name, workers=8, gpus=1.0).shape._replace(accelerator=kind) for name, kind in (("a", "A100"), ("t", "T4"))
+KINDS = [Node(cpus=8, gpus=8, accelerator=kind) for kind in ("A100", "H100")]
+
+
+def on(kind, name, *, workers=8, memory_gb=0.0, **fields):
+    """A job of one-GPU workers on nodes of this kind; empty: any."""
+    waits = job(name, workers=workers, gpus=1.0, **fields)
+    return replace(waits, shape=waits.shape._replace(accelerator=kind, memory_gb=memory_gb))
+
+
+def runs_on(kind, name, *, workers=8, **fields):
+    return runs(name, size=on(kind, name, workers=workers).shape.one, **fields)
+
+
+@pytest.mark.parametrize("others", ["", "H100"])
+def test_a_job_that_waits_for_one_kind_of_gpu_keeps_no_room_of_another(others):
+    waiting = [on("A100", "a", waited_s=10 * HOUR_S), on(others, "b", workers=2), on(others, "c", workers=6)]
+
+    decided = decide(waiting, [runs_on("A100", "r")], nodes=KINDS)
+
+    assert started(decided) == ["b", "c"] and kinds(decided)["a"] is WaitKind.ROOM
+
+
+@pytest.mark.parametrize(("full_gb", "waited_s", "passes"), [(500, 9.0, True), (450, 9.0, True), (450, HOUR_S, False)])
+def test_a_job_that_waits_for_much_memory_keeps_no_node_that_is_too_small_for_it(full_gb, waited_s, passes):
+    nodes = [Node(cpus=8, memory_gb=memory_gb) for memory_gb in (500, 60, 60)]
+    running = [runs("r", size=Size(cpus=1.0, workers=1, memory_gb=full_gb))]
+    big, small = (
+        replace(waits, shape=waits.shape._replace(memory_gb=memory_gb))
+        for waits, memory_gb in ((job("big", waited_s=waited_s), 100.0), (job("small", workers=4), 1.0))
     )
-    running = [runs("r", size=on_a100.one)]
-    waiting = [
-        replace(job(name, waited_s=waited_s), shape=shape)
-        for name, waited_s, shape in (
-            ("a", 9.0, on_a100),
-            ("t", 5.0, on_t4),
-            ("any", 1.0, on_t4._replace(accelerator="")),
-        )
-    ]
 
-    decided = decide(waiting, running, nodes=nodes)
+    decided = decide([big, small], running, nodes=nodes)
 
-    assert started(decided) == ["t"] and kinds(decided)["a"] is WaitKind.ROOM
+    # small jobs that Ray could put on the large node, and so hold it for ever, pass for as long as any others
+    assert started(decided) == (["small"] if passes else [])
+    assert kinds(decided)["big"] is WaitKind.ROOM
+
+
+def test_pieces_of_the_kind_that_a_job_waits_for_are_kept_for_it():
+    nodes, running = KINDS, [runs_on("A100", "r", workers=4), runs_on("H100", "s", workers=8, ends_by=NOW + 600.0)]
+    waiting = [on("A100", "a", waited_s=2 * HOUR_S), on("", "any", workers=4)]
+
+    assert started(decide(waiting, running, nodes=nodes)) == []  # on the A100s it would hold `a` up for ever
+
+
+def test_a_job_of_another_kind_takes_from_the_room_that_others_may_pass_with():
+    nodes = [*KINDS, Node(cpus=8, gpus=4, accelerator="A100")]
+    running = [runs_on("A100", "r", workers=6), runs_on("H100", "s", workers=4)]
+    first, on_h100, of_any = on("A100", "a", waited_s=9.0), on("H100", "b", workers=4), on("", "c", workers=2)
+
+    assert started(decide([first, of_any], running, nodes=nodes)) == ["c"]
+    assert started(decide([first, on_h100, of_any], running, nodes=nodes)) == ["b"]
+
+
+@pytest.mark.parametrize("nodes", [KINDS, KINDS[::-1]], ids=["first", "last"])
+@pytest.mark.parametrize("asks", [{"kind": "A100"}, {"kind": "", "memory_gb": 40.0}], ids=["kind", "memory"])
+def test_a_stream_of_jobs_that_can_run_anywhere_starves_none_that_needs_certain_nodes(nodes, asks):
+    nodes = [replace(node, memory_gb={"A100": 320.0, "H100": 32.0}[node.accelerator]) for node in nodes]
+    first, lasts_s, step_s = on(name="first", **asks), 1800.0, 300.0
+    running = [runs_on("", f"r{number}", workers=4, ran_s=400.0 * number) for number in range(4)]
+    for number in range(60):
+        now = NOW + number * step_s
+        running = [each for each in running if each.began_at + lasts_s > now]
+        new = [on("", f"s{number:02}{each}", workers=4, memory_gb=4.0, project="blue") for each in "abcd"]
+        decided = decide([first, *new], running, nodes=nodes, recent={"blue": Size(cpus=8.0)}, now=now)
+        if "first" in started(decided):
+            break
+        running += [runs(each.job.job_id, size=each.size, ran_s=NOW - now) for each in decided.start]
+
+    assert 0 < now - NOW <= RULES.backfill_s + lasts_s + step_s
 
 
 # -- preemption --------------------------------------------------------------------------------------------
@@ -345,6 +398,59 @@ def test_nobody_is_paused_where_that_would_not_make_room():
     running = [runs("r", workers=4, priority=Priority.LOW), runs("s", workers=4, priority=Priority.HIGH)]
 
     assert decide([job("h", workers=8, priority=Priority.HIGH)], running).pause == ()
+
+
+def test_only_jobs_on_nodes_that_the_other_can_use_are_paused_for_it():
+    running = [
+        runs_on("A100", "l1a", priority=Priority.LOW, ran_s=9000.0),
+        runs_on("H100", "l2h", priority=Priority.LOW, ran_s=601.0),
+    ]
+    high = on("A100", "h", priority=Priority.HIGH)
+
+    for beside in (running, running[:1]):  # the H100s are taken, or free and of no use to it
+        decided = decide([high], beside, nodes=KINDS)
+        assert ([each.job_id for each in decided.pause], kinds(decided)) == (["l1a"], {"h": WaitKind.PREEMPTS})
+    only_h100 = [replace(running[0], priority=Priority.HIGH), running[1]]
+    assert decide([high], only_h100, nodes=KINDS).pause == ()
+
+
+def test_nobody_is_paused_where_the_memory_would_come_free_in_pieces():
+    nodes = [Node(cpus=4, memory_gb=64)] * 3
+    running = [
+        runs(name, size=Size(cpus=1.0, workers=1, memory_gb=40.0), priority=priority)
+        for name, priority in (("r", Priority.LOW), ("s", Priority.HIGH), ("t", Priority.HIGH))
+    ]
+    high = job("h", workers=2, priority=Priority.HIGH)
+
+    def paused(memory_gb):
+        asks = replace(high, shape=high.shape._replace(memory_gb=memory_gb))
+        return [each.job_id for each in decide([asks], running, nodes=nodes).pause]
+
+    assert paused(50.0) == []  # 112 GB would be free, and room for one of its workers
+    assert paused(30.0) == ["r"]
+
+
+def test_room_that_is_about_to_come_is_no_room_of_another_kind():
+    leaving = runs_on("H100", "r", priority=Priority.LOW, may_pause=False, is_leaving=True)
+    taken = runs_on("A100", "s", priority=Priority.LOW)
+
+    decided = decide([on("A100", "h", priority=Priority.HIGH)], [leaving, taken], nodes=KINDS)
+    assert [each.job_id for each in decided.pause] == ["s"]
+
+    again = decide(
+        [on("A100", "h", priority=Priority.HIGH)], [replace(taken, may_pause=False, is_leaving=True)], nodes=KINDS
+    )
+    assert (again.pause, kinds(again)) == ((), {"h": WaitKind.PREEMPTS})
+
+
+def test_nobody_takes_the_free_pieces_of_a_kind_for_which_a_job_is_paused():
+    running = [runs_on("A100", "l", workers=4, priority=Priority.LOW), runs_on("H100", "s", workers=4)]
+    waiting = [on("A100", "h", priority=Priority.HIGH), on("A100", "more", workers=2), on("H100", "t", workers=4)]
+
+    decided = decide(waiting, running, nodes=KINDS)
+
+    assert [each.job_id for each in decided.pause] == ["l"]
+    assert started(decided) == ["t"] and kinds(decided)["more"] is WaitKind.ROOM
 
 
 def test_while_the_room_comes_nobody_else_is_paused_and_nobody_takes_it():
@@ -512,7 +618,7 @@ QUOTAS = st.dictionaries(
 SHAPES = st.builds(
     Shape, st.integers(1, 6), st.just(1), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from([0.0, 0.25, 1.0]),
     st.integers(1, 2), st.integers(1, 3), at_once=st.none() | st.integers(1, 3), least=st.integers(1, 6),
-    memory_gb=st.sampled_from([0.0, 4.0, 10.0]), accelerator=st.sampled_from(["", "", "A100"]),
+    memory_gb=st.sampled_from([0.0, 4.0, 10.0, 20.0]), accelerator=st.sampled_from(["", "", "A100", "H100"]),
 ).map(lambda shape: shape._replace(least=min(shape.least, shape.num_workers)))  # fmt: skip
 WAITING = st.lists(
     st.builds(
@@ -547,10 +653,16 @@ RUNNING = st.lists(
 )
 
 
+MIXED = [
+    Node(cpus=4, gpus=2, memory_gb=32, accelerator="A100"),
+    Node(cpus=4, gpus=2, memory_gb=16, accelerator="H100"),
+    Node(cpus=4, memory_gb=32, accelerator=""),
+]
+
+
 @settings(max_examples=150, deadline=None)
-@given(WAITING, RUNNING, QUOTAS, st.randoms())
-def test_no_decision_is_against_the_rules(waiting, running, quotas, random):
-    nodes = [Node(cpus=4, gpus=2, memory_gb=32, accelerator="A100"), Node(cpus=4, memory_gb=32, accelerator="")]
+@given(WAITING, RUNNING, QUOTAS, st.randoms(), st.permutations(MIXED))
+def test_no_decision_is_against_the_rules(waiting, running, quotas, random, nodes):
     decided = decide(waiting, running, nodes=nodes, quotas=quotas)
     shuffled = random.sample(waiting, len(waiting))
 
@@ -562,6 +674,7 @@ def test_no_decision_is_against_the_rules(waiting, running, quotas, random):
     taken = sum((start.size for start in decided.start), Size())
     if decided.start:
         assert taken.fits(room)
+    require_nodes(decided, running, nodes)
     for start in decided.start:
         assert start.job.not_before <= NOW
     for (kind, name), limits in quotas.items():
@@ -591,6 +704,29 @@ def require_no_return(decided, waiting, running, **of_cluster):
     order, held = places(again), (WaitKind.QUOTA, WaitKind.BACK_OFF, WaitKind.NEVER)
     for victim, by in decided.pause:
         assert kinds(again)[by.job_id] in held or order.index(by.job_id) < order.index(victim)
+    if len(set(paused.values())) == 1 and not begun:
+        (by,) = set(paused.values())
+        alone = kinds(decide([by], runs_on, now=NOW + 2, **of_cluster))[by.job_id]
+        assert alone in (WaitKind.STARTS, *held), "they were paused in vain"
+
+
+def require_nodes(decided, running, nodes):
+    """Jobs that need certain nodes, by kind or memory, have room on these beside all others that need them."""
+
+    def need(sizes, kind, more_than_gb):
+        return [
+            each
+            for each in sizes
+            if kind in ("", each.accelerator) and each.memory_gb > more_than_gb * each.workers and each.workers
+        ]
+
+    sizes = [each.size for each in running]
+    for kind, more_than_gb in (("A100", -1), ("H100", -1), ("", 16), ("A100", 16)):
+        own = [node for node in nodes if kind in ("", node.accelerator) and node.memory_gb > more_than_gb]
+        there = sum(need(sizes, kind, more_than_gb), Size())
+        new = need([start.size for start in decided.start], kind, more_than_gb)
+        if new and there.fits(total(own)):
+            assert sum(new, there).fits(total(own))
 
 
 def has_paused(each, by):

@@ -16,7 +16,9 @@ that needs it: later jobs of that owner or project wait behind it.
 
 **Nodes.** Ray places workers, so room is counted over the whole cluster. But a job does not start or grow if some of
 its workers would find no node even with all running workers packed tightly: they would wait in Ray until the job
-fails. In that case, all free room is reserved for it.
+fails. In that case, all free room on nodes that can hold one of its workers is reserved for it: another job passes
+only if it finds no room there. The same holds for a job that asks for memory or a kind of GPU. Ray may place a job on
+other nodes than the packing does. So on nodes that the first job cannot use, all others may start for `backfill_s`.
 
 **Fewer workers.** A job that may run with fewer workers (`workers.min`) starts with as many as the cluster holds. A job
 that has begun and lost its machines takes the free room, without a wait for the rest. When there is room later that
@@ -39,7 +41,8 @@ perhaps another of still higher priority. Each of them starts in finite time.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from service.control.queue.capacity import Node, Shape, Size, conflicts, left_beside, left_by, num_placeable, total
@@ -84,11 +87,16 @@ def plan(
 
 @dataclass
 class _Reservation:
-    """Room reserved for a job. Another job may pass if it ends by `limit` or takes no more than `extra`."""
+    """Room reserved for a job.
+
+    Another job may pass if it ends by `limit`, takes no more than `extra`, or would find no room on `nodes`: the most
+    that can be free of those that can hold a worker of the first.
+    """
 
     job: Waiting
     limit: float
     extra: Size
+    nodes: Sequence[Node]
 
 
 class _Turn:
@@ -106,7 +114,8 @@ class _Turn:
         self._left: Sequence[Node] | None = None  # of each node; None: nothing has asked yet
         # Free room plus what leaving jobs give back, minus what that is meant for.
         self._unclaimed = self._free + sum((job.size for job in running if job.is_leaving), Size())
-        self._paused: set[str] = set()
+        self._gone = {job.job_id for job in running if job.is_leaving}  # and those that are paused in this turn
+        self._promised: list[tuple[Shape, int]] = []  # the workers that have got room, now or when it comes
         self._kept: _Reservation | None = None
         self._kept_quotas: dict[QuotaKey, tuple[Waiting, str]] = {}
         self._placing: dict[object, tuple[Size, int, str]] = {}
@@ -177,20 +186,28 @@ class _Turn:
     def _may_start(self, job: Waiting, size: Size, trials: int) -> bool:
         if not (size.fits(self._free) and size.fits(self._unclaimed)) or self._is_split(job, size):
             return False
-        if self._kept is None or _ends_by(job, trials, began_at=self.now) <= self._kept.limit:
+        kept = self._kept
+        if kept is None or _ends_by(job, trials, began_at=self.now) <= kept.limit:
             return True
-        if _are_apart(job.shape, self._kept.job.shape):
-            return True
-        if size.fits(self._kept.extra):
-            self._kept.extra -= size
-            return True
-        return False
+        passes = size.fits(kept.extra) or not num_placeable(job.shape, kept.nodes)
+        if passes:
+            kept.extra = _spare(kept.extra, size)
+        return passes
 
     def _is_split(self, job: Waiting, size: Size) -> bool:
         """Return whether the free room is fragmented over nodes in pieces too small for the job's workers."""
+        return num_placeable(job.shape, self._by_node()) < size.workers
+
+    def _by_node(self) -> Sequence[Node]:
+        """Return the free room of each node that is promised to nobody."""
         if self._left is None:
             self._left = left_beside((each.size for each in self.running), self.nodes)
-        return num_placeable(job.shape, self._left) < size.workers
+        return self._left
+
+    def _promise(self, job: Waiting, size: Size) -> None:
+        self._left = left_by(job.shape, size.workers, self._by_node())
+        self._unclaimed -= size
+        self._promised.append((job.shape, size.workers))
 
     def _fewer(self, job: Waiting) -> Size | None:
         """Return a smaller size at which a job that has begun can resume now, or None."""
@@ -211,38 +228,33 @@ class _Turn:
             if not (has_quota and more.fits(self._unclaimed)):
                 continue
             if job.size not in beside:
-                beside[job.size] = self._nodes_beside(job)
+                beside[job.size] = self._nodes_without({job.job_id}, self.nodes)
             if not conflicts(job.larger, beside[job.size]):
                 self._unclaimed -= more
                 self._used.grow(job.owner, job.project, more)
                 yield job.job_id
 
-    def _nodes_beside(self, job: Running) -> Sequence[Node]:
-        """Return the nodes' room for a running job: all that others do not take."""
-        nodes = left_beside((each.size for each in self.running if each is not job), self.nodes)
-        for start in self.start:
-            nodes = left_by(start.job.shape, start.size.workers, nodes)
+    def _nodes_without(self, gone: Set[str], nodes: Sequence[Node]) -> Sequence[Node]:
+        """Return the nodes' free room once the jobs `gone` have left, and all that is promised is taken."""
+        nodes = left_beside((each.size for each in self.running if each.job_id not in gone), nodes)
+        for shape, num_workers in self._promised:
+            nodes = left_by(shape, num_workers, nodes)
         return nodes
 
     def _begin(self, job: Waiting, size: Size, trials: int) -> None:
         self.start.append(Start(job, size, trials))
-        assert self._left is not None  # it was asked for room
-        self._left = left_by(job.shape, size.workers, self._left)
+        self._promise(job, size)
         self._free -= size
-        self._unclaimed -= size
         self._used.add(job.owner, job.project, size)
 
     def _wait(self, number: int, job: Waiting, size: Size, trials: int) -> Place:
         missing = self._missing(job.shape, size)
         if self._kept is not None:
             return Place(number, job, WaitKind.BEHIND, size, trials, missing=missing, behind=self._kept.job)
-        is_split = size.fits(self._free) and self._is_split(job, size)  # then only the end of other jobs helps
-        if not is_split and (size.fits(self._unclaimed) or self._preempt(job, size)):
-            self._unclaimed -= size
+        if self._preempt(job, size):
+            self._promise(job, size)
             return Place(number, job, WaitKind.PREEMPTS, size, trials, missing=missing)
         self._kept = self._reserve(job, size)
-        if is_split:
-            self._kept.extra = Size()  # a job that took some could keep the rest fragmented
         return Place(number, job, WaitKind.ROOM, size, trials, missing=missing)
 
     def _missing(self, shape: Shape, size: Size) -> int:
@@ -255,37 +267,55 @@ class _Turn:
         return max(1, size.workers - math.floor(min(room, size.workers) + 1e-6))
 
     def _preempt(self, job: Waiting, size: Size) -> bool:
-        """Pause jobs of lower priority if that makes room, and no more of them than needed."""
+        """Pause jobs of lower priority if that makes room, and no more of them than needed; none if room comes."""
         may_pause = [
             other
             for other in self.running
             if other.may_pause
             and other.priority.rank < job.priority.rank
             and self.now - other.began_at >= self.rules.min_run_s
-            and other.job_id not in self._paused
+            and other.job_id not in self._gone
         ]
-        chosen: list[Running] = []
-        room = self._unclaimed
-        for other in sorted(may_pause, key=lambda each: (each.priority.rank, -each.began_at, each.job_id)):
-            if size.fits(room):
-                break
-            chosen.append(other)
-            room += other.size
-        if not size.fits(room):
+        in_turn = sorted(may_pause, key=lambda each: (each.priority.rank, -each.began_at, each.job_id))
+        if not self._has_room(job, size, in_turn):
             return False
-        for other in list(chosen):  # earlier choices may be unnecessary given later ones
-            if size.fits(room - other.size):
-                chosen.remove(other)
-                room -= other.size
+        num = bisect_left(range(len(in_turn)), True, key=lambda num: self._has_room(job, size, in_turn[:num]))
+        chosen = in_turn[:num]
+        for other in in_turn[:num]:  # earlier choices may be unnecessary given later ones, or be on other nodes
+            fewer = [each for each in chosen if each is not other]
+            if self._has_room(job, size, fewer):
+                chosen = fewer
         self.pause += [Preemption(other.job_id, job) for other in chosen]
-        self._paused |= {other.job_id for other in chosen}
-        self._unclaimed = room
+        self._gone |= {other.job_id for other in chosen}
+        self._unclaimed = sum((other.size for other in chosen), self._unclaimed)
         return True
+
+    def _has_room(self, job: Waiting, size: Size, paused: Sequence[Running]) -> bool:
+        """Return whether the nodes have room for the job's workers once these and all leaving jobs are gone."""
+        if not size.fits(sum((other.size for other in paused), self._unclaimed)):
+            return False
+        gone = self._gone | {other.job_id for other in paused}
+        return num_placeable(job.shape, self._nodes_without(gone, self.nodes)) >= size.workers
 
     def _reserve(self, job: Waiting, size: Size) -> _Reservation:
         """Reserve room for the job: its latest start, and the room that it leaves to others then."""
+        limit, room = self._latest_start(job, size)
+        others = [node for node in self.nodes if not num_placeable(job.shape, [node])]
+        own = [node for node in self.nodes if num_placeable(job.shape, [node])]
+        left = self._nodes_without(set(), [*others, *own])  # its own nodes last, which others may be on or not
+        of_others, of_own = left[: len(others)], left[len(others) :]
+        asks_for_nodes = bool(others and (job.shape.accelerator or job.shape.memory_gb))
+        if not asks_for_nodes and not (size.fits(self._free) and self._is_split(job, size)):
+            return _Reservation(job, limit, _spare(room, size), of_own)
+        # Sums do not tell what is spare: a job that took some could keep the rest fragmented. Nodes that are of no use
+        # to the job may be taken, but for a bounded time if Ray may put the workers on its own nodes as well.
+        is_early = self.now < job.queued_at + self.rules.backfill_s
+        return _Reservation(job, limit, total(of_others) if is_early else Size(), of_own)
+
+    def _latest_start(self, job: Waiting, size: Size) -> tuple[float, Size]:
+        """Return by when the job has room, and the room that is free then: as much as now if nothing tells."""
         room = self._unclaimed
-        stay = [each for each in self.running if not each.is_leaving and each.job_id not in self._paused]
+        stay = [each for each in self.running if each.job_id not in self._gone]
         ends = [(max(each.ends_by, self.now), each.size) for each in stay]
         ends += [(_ends_by(each.job, each.trials, began_at=self.now), each.size) for each in self.start]
         for ends_by, freed in sorted(ends, key=lambda each: each[0]):
@@ -293,11 +323,14 @@ class _Turn:
                 break
             room += freed
             if size.fits(room):
-                return _Reservation(job, ends_by, room - size)
-        # The start is unknown. Others may have the free room that the job does not need.
-        spare = self._unclaimed - size
-        extra = Size(max(0.0, spare.cpus), max(0.0, spare.gpus), memory_gb=max(0.0, spare.memory_gb))
-        return _Reservation(job, job.queued_at + self.rules.backfill_s, extra)
+                return ends_by, room
+        return job.queued_at + self.rules.backfill_s, self._unclaimed
+
+
+def _spare(room: Size, size: Size) -> Size:
+    """Return what a job leaves of the room, at least none of each."""
+    left = room - size
+    return Size(max(0.0, left.cpus), max(0.0, left.gpus), memory_gb=max(0.0, left.memory_gb))
 
 
 def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, project: str) -> tuple[Size, int, str]:
@@ -323,15 +356,15 @@ def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, pr
     return shape.one, 1, ""
 
 
-def _are_apart(one: Shape, other: Shape) -> bool:
-    """Return whether two jobs name different accelerators, so that neither takes a node of the other."""
-    return bool(one.accelerator and other.accelerator) and one.accelerator != other.accelerator
-
-
 def fits_beside(job: Waiting, size: Size, running: Sequence[Running], nodes: Sequence[Node], quotas: Quotas) -> bool:
     """Return whether the job still fits beside the running jobs, as another replica may have started some."""
     free = total(nodes) - sum((each.size for each in running), Size())
-    return size.fits(free) and Used(quotas, running).full(job.owner, job.project, size) is None
+    left = left_beside((each.size for each in running), nodes)
+    return (
+        size.fits(free)
+        and num_placeable(job.shape, left) >= size.workers
+        and Used(quotas, running).full(job.owner, job.project, size) is None
+    )
 
 
 def ends_by(seconds: float | None, shape: Shape, trials: int, *, began_at: float) -> float:
