@@ -25,7 +25,7 @@ MOST_TIMINGS = 64
 
 
 class Timing(NamedTuple):
-    """What a collective sent from this rank, and its seconds."""
+    """The bytes that a collective sent from this rank, and its seconds."""
 
     sent: collectives.Traffic
     seconds: float

@@ -28,7 +28,7 @@ def is_trained(index: int, pace: float) -> bool:
 
 
 class Step(NamedTuple):
-    """What a step came to on this rank."""
+    """The result of a step on this rank."""
 
     outcome: Exchanged
     scale: Tensor  # of the gradient
