@@ -47,8 +47,8 @@ def replica(make_config: Make, **changes: Any) -> Replica:
 
 
 def drawing(made: Replica) -> JointSpar:
-    assert isinstance(made._blocks, JointSpar)
-    return made._blocks
+    assert isinstance(made.parts.blocks, JointSpar)
+    return made.parts.blocks
 
 
 # -- blocks ----------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_a_step_computes_and_changes_what_it_draws_and_nothing_else(make_config:
 
 def copies(made: Replica) -> dict[str, torch.Tensor]:
     """Return copies of the parameters and of their momenta, by name."""
-    live = dict(made.model.named_parameters()) | made._optimizer.tensors()
+    live = dict(made.model.named_parameters()) | made.parts.optimizer.tensors()
     return {name: tensor.detach().clone() for name, tensor in live.items()}
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from every_kth.spec import EveryKthConfig
 from trainers.exchange.aggregate import Report
-from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.by_count import ByCount
 from trainers.exchange.connection import Connection
+from trainers.exchange.gradients import Gradients
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.sparse import SparseExchange
 from trainers.exchange.step_result import all_finite
@@ -40,6 +40,6 @@ class EveryKth(ByCount):
         self._taken = scalars["taken"]
 
 
-def build(config: EveryKthConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SparseExchange:
+def build(config: EveryKthConfig, buffer: Gradients, connection: Connection, *, seed: int) -> SparseExchange:
     """Return the exchange of `config`."""
     return SparseExchange(config, EveryKth(config), buffer, connection)
