@@ -17,11 +17,12 @@ from trainers.training.process_group import ProcessGroup
 LINK = {"mode": "emulate", "mbps": 10_000, "latency_ms": 0.1}
 CHECKPOINT = {"every_seconds": 1e-9}  # after every push
 RESUMABLE = Checkpointed | StageClosed | Searched
+PEAK = "memory_bytes"  # of the process, which a resumed run has another of
 NOT_BITS: Any = {
     "weights_url": True,
     "last_weights_url": True,
     "bill": {
-        **{name: True for name in Bill.model_fields if name.startswith("seconds_")},
+        **{name: True for name in Bill.model_fields if name.startswith("seconds_") or name == PEAK},
         "by_option": {"__all__": {"seconds"}},
     },
 }
@@ -116,5 +117,5 @@ def _finished(records: Iterable[AnyRecord]) -> tuple[dict[str, Any], bytes]:
 
 
 def _points(records: Iterable[AnyRecord]) -> dict[tuple[str, int], float | None]:
-    series = [each for each in records if isinstance(each, MetricPoints)]
+    series = [each for each in records if isinstance(each, MetricPoints) and each.name != PEAK]
     return {(each.name, step): value for each in series for step, value in zip(each.steps, each.values, strict=True)}

@@ -251,7 +251,7 @@ def test_a_run_whose_workers_are_killed_at_random_moments_ends_with_the_same_bit
 
 SECONDS = {name for name in Bill.model_fields if name.startswith("seconds_")}
 RECOVERY = {"repairs", "seconds_recovery", "bytes_recovery"}
-NOT_BITS: Any = {"weights_url": True, "bill": SECONDS | RECOVERY}
+NOT_BITS: Any = {"weights_url": True, "bill": SECONDS | RECOVERY | {"memory_bytes"}}
 
 
 def _weights(finished: TrialFinished) -> bytes:
