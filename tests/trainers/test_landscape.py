@@ -11,7 +11,7 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.workloads import DigitsMlp, Mnist5kCnn, OwnWorkload, StdlibLm
+from trainers.spec.workloads import DigitsMlp, OwnWorkload, StdlibLm
 from trainers.traffic.shapes import Transformer
 from trainers.training import landscape
 from trainers.training.model import looks_trained
@@ -119,7 +119,8 @@ def test_new_weights_never_look_trained_however_they_begin():
         torch.nn.init.zeros_,
     ):
         assert not looks_trained(_matrices(*[initialise] * 4))
-    for built in (DigitsMlp(), Mnist5kCnn(), StdlibLm()):
+    assert not looks_trained(nn.Sequential(*(nn.Conv2d(16, 32, 3) for _ in range(3))).parameters())
+    for built in (DigitsMlp(), StdlibLm()):
         assert Replica(CONFIG.model_copy(update={"workload": built}), 0, 1).matrices()[2]
 
 
