@@ -143,7 +143,7 @@ def one_round(service: LiveService, kind: str, draw: random.Random) -> Json:
 
 
 class Position(NamedTuple):
-    """How far a job is: its attempt, and its committed steps."""
+    """A job's progress: its attempt, and its committed steps."""
 
     attempt: int
     step: int
@@ -190,7 +190,7 @@ def wait_for_steps(service: LiveService, before: dict[str, Position]) -> int:
 
 
 def has_trained(start: Position, now: Position, *, is_new: bool) -> bool:
-    """Whether a job at `now` has trained since `start`, which is an attempt's beginning if `is_new`."""
+    """Return whether a job at `now` has trained since `start`, which is an attempt's beginning if `is_new`."""
     return now.attempt == sys.maxsize or now.step > start.step + (0 if is_new else CLEARLY_FURTHER)
 
 

@@ -59,7 +59,7 @@ NODE_CPUS = 10
 
 
 class Watch:
-    """What drivers and users waited for. Thread-safe."""
+    """The waits of drivers and users. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

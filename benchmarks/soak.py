@@ -46,7 +46,7 @@ class Sample(NamedTuple):
 
 
 class Trend(NamedTuple):
-    """What the samples after the warm-up say."""
+    """The findings of the samples after the warm-up."""
 
     memory_per_h: float
     more_descriptors: float  # in the last quarter than in the first, by the medians

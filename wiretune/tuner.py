@@ -69,7 +69,7 @@ class Progress:
 
 
 class Moment(NamedTuple):
-    """When a rank has saved its part of a search. Saved together, all parts have the same one."""
+    """The moment at which a rank has saved its part of a search. Parts that were saved together have the same one."""
 
     is_refused: int  # 1: there is none, since the state does not fit the rank
     num_steps: int = 0  # of the loop

@@ -64,7 +64,7 @@ def inherited(rank: int, num_workers: int) -> dict[str, Any]:
     """What three ranks go on with from two, by the exchange; what is said; and what is refused."""
     found: dict[str, Any] = {}
     for name, tensor in INHERITED.items():
-        mean = sum(torch.load(PLACE / f"{name}.{each}.pt") for each in range(2)) / 2
+        mean = sum(torch.load(PLACE / f"{name}.{each}.pt", weights_only=True) for each in range(2)) / 2
         begun: dict[str, Tensor] = {}
         said: dict[str, list[str]] = {}
         for residuals in ("mean", "drop"):

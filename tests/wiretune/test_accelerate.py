@@ -42,9 +42,9 @@ class Accelerator:
     def load_state(self, folder: Path) -> None:
         for hook in self._loading:
             hook([self._model], str(folder))
-        self._model.load_state_dict(torch.load(folder / "model.pt"))
+        self._model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
         for number, each in enumerate(self._objects):
-            each.load_state_dict(torch.load(folder / f"custom_checkpoint_{number}.pkl"))
+            each.load_state_dict(torch.load(folder / f"custom_checkpoint_{number}.pkl", weights_only=True))
 
 
 class Loop:
@@ -74,7 +74,7 @@ def test_accelerate_saves_the_mean_and_each_rank_its_own(tmp_path: Path):
     first.accelerator.save_state(tmp_path)
 
     assert torch.equal(first.model.weight, own)
-    assert not torch.load(tmp_path / "model.pt")["weight"].any()
+    assert not torch.load(tmp_path / "model.pt", weights_only=True)["weight"].any()
     second.accelerator.load_state(tmp_path)
     assert torch.equal(second.model.weight, own)
     assert second.handle._steps.taken == 3
