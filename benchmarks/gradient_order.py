@@ -10,7 +10,6 @@ medians of steps in milliseconds, and their ratio. Needs root and iproute2, else
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 from typing import Any
 
@@ -87,27 +86,11 @@ def main() -> int:
                 hosts.limit(None if link == "unlimited" else float(link))
                 for exchange in given.exchanges:
                     print(f"{link} Mbit/s, {exchange}: ", end="", flush=True)
-                    on_hosts(hosts, exchange)
+                    hosts.run_on_each(sys.executable, __file__, "--exchanges", exchange, "--rank", timeout_s=HOST_S)
     except network.NoNetwork as error:
         print(error, file=sys.stderr)
         return 2
     return 0
-
-
-def on_hosts(hosts: network.Network, exchange: str) -> None:
-    places = os.environ | {"GLOO_SOCKET_IFNAME": hosts.interface, "MASTER_ADDR": hosts.address(0)}
-    program = [sys.executable, __file__, "--exchanges", exchange, "--rank"]
-    started = [
-        subprocess.Popen(["ip", "netns", "exec", hosts.host(rank), *program, str(rank)], env=places)
-        for rank in range(2)
-    ]
-    try:
-        failed = [each.args for each in started if each.wait(timeout=HOST_S)]
-    finally:
-        for each in started:
-            each.kill()
-    if failed:
-        raise SystemExit(f"{failed[0]} failed")
 
 
 def measure(rank: int, exchange: str) -> None:

@@ -11,7 +11,6 @@ with DDP's own buckets of 25 MiB and with buckets of 4. Needs root and iproute2,
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -57,29 +56,11 @@ def main() -> int:
             for mbps in given.links:
                 hosts.limit(mbps)
                 print(f"{mbps:g} Mbit/s", flush=True)
-                on_hosts(hosts)
+                hosts.run_on_each(sys.executable, __file__, "--rank", timeout_s=HOST_S)
     except network.NoNetwork as error:
         print(error, file=sys.stderr)
         return 2
     return 0
-
-
-def on_hosts(hosts: network.Network) -> None:
-    """Run this program as both hosts."""
-    places = os.environ | {"GLOO_SOCKET_IFNAME": hosts.interface, "MASTER_ADDR": hosts.address(0)}
-    started = [
-        subprocess.Popen(
-            ["ip", "netns", "exec", hosts.host(rank), sys.executable, __file__, "--rank", str(rank)], env=places
-        )
-        for rank in range(2)
-    ]
-    try:
-        failed = [each.args for each in started if each.wait(timeout=HOST_S)]
-    finally:
-        for each in started:
-            each.kill()
-    if failed:
-        raise SystemExit(f"{failed[0]} failed")
 
 
 def measure(rank: int) -> None:

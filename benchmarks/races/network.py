@@ -88,6 +88,21 @@ class Network:
                 if mbps is not None:
                     run("tc", "-n", place, "qdisc", "add", "dev", device, "root", *token_bucket(mbps))
 
+    def run_on_each(self, *program: str, timeout_s: float) -> None:
+        """Run `program` on each host at once, with its rank as the last word. Raises SystemExit if one fails."""
+        places = os.environ | {"GLOO_SOCKET_IFNAME": self.interface, "MASTER_ADDR": self.address(0)}
+        started = [
+            subprocess.Popen(["ip", "netns", "exec", self.host(rank), *program, str(rank)], env=places)
+            for rank in range(self.num_hosts)
+        ]
+        try:
+            failed = [each.args for each in started if each.wait(timeout=timeout_s)]
+        finally:
+            for each in started:
+                each.kill()
+        if failed:
+            raise SystemExit(f"{failed[0]} failed")
+
 
 def token_bucket(mbps: float) -> list[str]:
     """Return tc's words for a limit of `mbps` that saves up no more than a millisecond's worth of bytes."""
