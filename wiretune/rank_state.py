@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from trainers import filesystem
 from trainers.methods.replica_config import ReplicaConfig
+from trainers.methods.sync.shared.differing import INTEGERS
 from trainers.own_loop.attach import Attached
 from trainers.own_loop.attachable import parameters_may_differ
 from trainers.own_loop.handle import num_ranks, shapes_of
@@ -20,8 +21,6 @@ from trainers.spec.exchange import UpdateConfig
 from wiretune.tuner import Tuner
 
 log = logging.getLogger(__name__)
-#: The integer type by the bytes of a parameter's entry. Integer sums are exact, on any device.
-INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
 class RankState:

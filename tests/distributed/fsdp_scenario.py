@@ -96,7 +96,7 @@ def fsdp(rank: int, num_workers: int) -> dict[str, Any]:
             "like ddp": all(map(_alike, whole.weights, plain)),
             "bytes": sum(whole.handle.take_bytes().values()),
         }
-    group = first.handle._node_links.between.group
+    group = first.handle.node_links.between.group
     found["timeout"] = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
     together = Script(rank, mesh["shard"], "none", together=True).train(range(12))
     found["together"] = {"whole": together.bits, "like ddp": all(map(_alike, together.weights, plain))}

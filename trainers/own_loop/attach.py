@@ -63,7 +63,6 @@ from trainers.own_loop.ddp import (
 from trainers.own_loop.handle import Handle, rank
 from trainers.own_loop.outlet import outlet_of
 from trainers.own_loop.together import Optimizers, Together, each_of, joined
-from trainers.segment import Purpose
 from trainers.snapshot import Buffers, Image, State, Steps, Tensors
 from trainers.training.model import forget_lost, persistent_buffers, replaced_buffer, replaced_parameter
 
@@ -189,7 +188,9 @@ class Attached(Handle):
         self.last: Exchanged | None = None  # outcome of the last step; None before the first
         self.chosen = StepValues()  # of the step to come
         self.own: dict[str, Tensor] = {}  # this rank's parameters and buffers, while the model is lent the mean
-        self.config, self.node_links, self.optimizer = config, node_links, optimizer
+        self.config, self.optimizer = config, optimizer
+        # DDP's own all-reduce is all that is asked for
+        self._is_plain = isinstance(config.exchange, NoneConfig) and node_links.share == 1
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         buffers = dict(model.named_buffers())
         self._held = {name: each.detach() for name, each in model.named_parameters()}  # frozen ones too
@@ -214,7 +215,7 @@ class Attached(Handle):
         super().__init__(
             shared | own | {"exchange": self._sync.exchange, "steps": self._steps},
             config.model_dump(mode="json", include={"exchange", "sync"}),
-            peers=node_links.topology.leaders,
+            node_links,
         )
         frozen = {name: each for name, each in self._held.items() if name not in parameters}
         trained: StateParts = {"parameters": Tensors(self._trained), "buffers": Buffers(buffers), "optimizer": wrapped}
@@ -233,13 +234,17 @@ class Attached(Handle):
         )
         self._reduces = False  # whether DDP all-reduces the next backward
         self._undo: list[Callable[[], None]] = []
+        self._enter_loop(ddp)
+
+    def _enter_loop(self, ddp: DistributedDataParallel | None) -> None:
+        """Follow the loop's backwards and steps from now on."""
         if ddp is not None:
-            self._enter(ddp)
-            self._undo.append(bill_buffers(ddp, node_links).remove)
-        if isinstance(optimizer, Together):
-            is_strict = parameters_may_differ(config) or takes_backwards_for_steps(config.exchange)
-            self._undo.append(optimizer.follow(is_strict=is_strict))
-        self._undo.append(optimizer.register_step_post_hook(self._advance).remove)
+            self._enter_ddp(ddp)
+            self._undo.append(bill_buffers(ddp, self.node_links).remove)
+        if isinstance(self.optimizer, Together):
+            is_strict = parameters_may_differ(self.config) or takes_backwards_for_steps(self.config.exchange)
+            self._undo.append(self.optimizer.follow(is_strict=is_strict))
+        self._undo.append(self.optimizer.register_step_post_hook(self._advance).remove)
         _ATTACHED.add(self)
 
     def _gradient_buffer(self) -> GradientBuffer:
@@ -249,11 +254,6 @@ class Attached(Handle):
         if self.config.sync.payload == "parameters" or self._is_plain:  # torch refuses to write to these
             words = torch.zeros((), device=device).expand(LEAD + sum(map(math.prod, shapes)))
         return GradientBuffer(shapes, self.config.exchange, device, words=words)
-
-    @property
-    def _is_plain(self) -> bool:
-        """True where DDP's own all-reduce is all that is asked for."""
-        return isinstance(self.config.exchange, NoneConfig) and self.node_links.share == 1
 
     def set_level(self, level: float) -> None:
         """Exchange at `level` from the next step on, on every rank alike; a schedule's `on_level` calls it.
@@ -275,7 +275,7 @@ class Attached(Handle):
             raise ValueError(f"`values` do not fit: {wrong}")
         self.chosen = StepValues(level=self.chosen.level, **values)
 
-    def _enter(self, ddp: DistributedDataParallel) -> None:
+    def _enter_ddp(self, ddp: DistributedDataParallel) -> None:
         """Take the place of DDP's all-reduce, unless that is all that is asked for.
 
         Raises ValueError for sparse gradients where they cannot be exchanged.
@@ -361,10 +361,6 @@ class Attached(Handle):
         of_buffers = (each for each in self._buffers.values() if each.layout is torch.strided)
         is_lost = any(bool(each.isnan().any()) for each in of_buffers)
         return not is_lost and all(bool(each.isfinite().all()) for each in self._parameters)
-
-    def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
-        """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""
-        return (self.node_links.within if within_node else self.node_links.between).ledger.take()
 
     def settle(self) -> None:
         """Wait for an average that is under way. Before that nobody may use `node_links`, whose groups it uses."""

@@ -33,7 +33,6 @@ from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import DenseBase
 from trainers.own_loop.handle import Handle
 from trainers.own_loop.outlet import check_free, outlet_of
-from trainers.segment import Purpose
 from trainers.spec.exchange import CorrectedConfig, ExchangeBase
 from trainers.spec.levels import AccordionConfig
 from trainers.spec.ranges import Config
@@ -340,9 +339,8 @@ class CompressedGradients(Handle):
     """The handle of one model's exchange under DDP."""
 
     def __init__(self, config: ExchangeConfig, hook: BucketHook, exchange: Exchange, node_links: NodeLinks) -> None:
-        methods = {"exchange": config.model_dump(mode="json")}
-        super().__init__({"exchange": exchange}, methods, peers=node_links.topology.leaders)
-        self._hook, self._node_links = hook, node_links
+        super().__init__({"exchange": exchange}, {"exchange": config.model_dump(mode="json")}, node_links)
+        self._hook = hook
 
     @property
     def last(self) -> Exchanged | None:
@@ -352,7 +350,3 @@ class CompressedGradients(Handle):
     @property
     def _has_stepped(self) -> bool:
         return self.last is not None
-
-    def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
-        """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""
-        return (self._node_links.within if within_node else self._node_links.between).ledger.take()

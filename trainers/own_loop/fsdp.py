@@ -30,7 +30,6 @@ from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.own_loop.ddp import TYPES, check_config, check_types
 from trainers.own_loop.handle import Handle
-from trainers.segment import Purpose
 from trainers.spec.quantized import QuantizedBase
 from trainers.spec.sparse import SparseConfig
 
@@ -174,13 +173,9 @@ class CompressedReplicas(Handle):
         self, config: ExchangeConfig, hooks: Mapping[str, ShardHook], node_links: NodeLinks, *, peers: Sequence[int]
     ) -> None:
         exchanges = {name: hook.between for name, hook in hooks.items()}
-        super().__init__(exchanges, {"exchange": config.model_dump(mode="json")}, peers=peers)
-        self._hooks, self._node_links = hooks, node_links
+        super().__init__(exchanges, {"exchange": config.model_dump(mode="json")}, node_links, peers=peers)
+        self._hooks = hooks
 
     @property
     def _has_stepped(self) -> bool:
         return any(hook.has_stepped for hook in self._hooks.values())
-
-    def take_bytes(self) -> dict[Purpose, int]:
-        """Return the bytes sent to other replicas since the last such call, by purpose."""
-        return self._node_links.between.ledger.take()

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainers.exchange.node_links import NodeLinks
+from trainers.segment import Purpose
 from trainers.snapshot import Kept, Stateful, load_scalars, part_of, scalars_of, tensors_of
 
 log = logging.getLogger("wiretune.attach")
@@ -36,11 +38,20 @@ class Handle:
     """The state of one model's exchange, of named parts. It is this rank's own: each rank saves and loads its.
 
     `methods` are the plain fields of what the state is a memory of, and `peers` the ranks of which each holds a part of
-    what this rank's exchange keeps.
+    what this rank's exchange keeps. None: the leaders of the nodes, whose numbers are those of the default group.
     """
 
-    def __init__(self, parts: Mapping[str, Stateful], methods: Mapping[str, Any], *, peers: Sequence[int]) -> None:
-        self._parts, self._methods, self._peers = parts, methods, [*peers]
+    def __init__(
+        self,
+        parts: Mapping[str, Stateful],
+        methods: Mapping[str, Any],
+        node_links: NodeLinks,
+        *,
+        peers: Sequence[int] | None = None,
+    ) -> None:
+        self.node_links = node_links
+        self._parts, self._methods = parts, methods
+        self._peers = [*(node_links.topology.leaders if peers is None else peers)]
         self._place = {"rank": rank(), "num_ranks": num_ranks()}
         self._is_fresh = True  # nothing has been loaded
 
@@ -48,6 +59,13 @@ class Handle:
     def _has_stepped(self) -> bool:
         """True once the exchange has taken a step."""
         raise NotImplementedError
+
+    def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
+        """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node.
+
+        Under FSDP2 each replica of the model is a node.
+        """
+        return (self.node_links.within if within_node else self.node_links.between).ledger.take()
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's memory under a key of its own, so that a checkpoint of all ranks has that of each.

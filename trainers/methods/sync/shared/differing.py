@@ -9,8 +9,8 @@ from trainers.exchange.node_links import NodeLinks
 from trainers.methods.sync.shared.screen import parts_of_means
 from trainers.spec.sync import SyncBase
 
-#: Whole numbers of as many bytes as a number of a tensor, to add up its bits.
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+#: The integer type by the bytes of a tensor's entry. Integer sums are exact, on any device.
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: Numbers of a tensor that are added up at once, so that it may fill the device.
 _CHUNK = 1 << 20
 #: Odd, to lose no bit by a product, with bits all over: 2**64 over the golden ratio.
@@ -49,7 +49,7 @@ def differing(tensors: Mapping[str, Tensor], node_links: NodeLinks) -> list[str]
 def _sum_of_bits(tensor: Tensor) -> Tensor:
     """Return the sum of the bits of each entry, times a weight of its place: a plain one ignores the order."""
     entries = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    bits = entries.view(_BITS[entries.itemsize]).flatten()
+    bits = entries.view(INTEGERS[entries.itemsize]).flatten()
     # Mixed, as weights in proportion to the places let mirrored swaps cancel.
     weights = _mixed(torch.arange(min(len(bits), _CHUNK), device=bits.device) * _ODD) * _ODD | 1
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
