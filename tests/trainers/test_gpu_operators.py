@@ -1,17 +1,26 @@
 """The operators of the exchange give the same results on a GPU as on a CPU."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 from trainers.exchange.kernels.largest import largest
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
-from trainers.exchange.quantizer import Quantizer
+from trainers.exchange.quantizer import Quantizer, Segments
 from trainers.methods.exchange.adacomp import exchange as adacomp
 from trainers.methods.exchange.onebit.exchange import OneBit
+from trainers.methods.exchange.onebit.spec import OneBitConfig
 from trainers.methods.exchange.qsgd.exchange import Qsgd
+from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.signsgd.exchange import MajoritySign, ScaledSign
+from trainers.methods.exchange.signsgd.spec import SignSgdConfig
 from trainers.methods.exchange.terngrad.exchange import TernGrad
+from trainers.methods.exchange.terngrad.spec import TernGradConfig
+from trainers.spec.quantized import QuantizedBase
+from trainers.traffic.sizes import CodedLayout
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="NO GPU ON THIS MACHINE: the operators' CUDA paths were not tested"
@@ -24,9 +33,21 @@ def normal(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-@pytest.mark.parametrize("build", [MajoritySign, ScaledSign, OneBit, TernGrad, Qsgd])
-def test_a_quantizer_sends_the_same_from_a_gpu(build: type[Quantizer]):
-    quantizer = build(SEGMENTS)
+@pytest.mark.parametrize(
+    ("config", "build"),
+    [
+        (SignSgdConfig(feedback=False), MajoritySign),
+        (SignSgdConfig(), ScaledSign),
+        (OneBitConfig(), OneBit),
+        (TernGradConfig(), partial(TernGrad, clip=2.5)),
+        (QsgdConfig(), partial(Qsgd, levels=127, bucket=128, norm="l2")),
+    ],
+    ids=lambda each: getattr(each, "kind", None),
+)
+def test_a_quantizer_sends_the_same_from_a_gpu(
+    config: QuantizedBase, build: Callable[[Segments, CodedLayout], Quantizer]
+):
+    quantizer = build(SEGMENTS, config.layout(100_000, len(SEGMENTS)))
     decoded = []
 
     for device in (torch.device("cpu"), GPU):

@@ -1,9 +1,11 @@
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from pydantic import ValidationError
 from torch import Tensor
 
 from trainers.exchange.kernels.codes import (
@@ -17,29 +19,57 @@ from trainers.exchange.kernels.codes import (
     unpack,
 )
 from trainers.exchange.quantizer import Quantizer, Segments
-from trainers.methods.exchange.blockwise.spec import blockwise_layout
+from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
+from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.onebit.exchange import OneBit
-from trainers.methods.exchange.onebit.spec import onebit_layout
+from trainers.methods.exchange.onebit.spec import OneBitConfig
 from trainers.methods.exchange.qsgd.exchange import Qsgd
-from trainers.methods.exchange.qsgd.spec import qsgd_layout
+from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.signsgd.exchange import MajoritySign, ScaledSign
-from trainers.methods.exchange.signsgd.spec import majority_layout, scaled_layout
+from trainers.methods.exchange.signsgd.spec import SignSgdConfig
 from trainers.methods.exchange.terngrad.exchange import TernGrad
-from trainers.methods.exchange.terngrad.spec import terngrad_layout
+from trainers.methods.exchange.terngrad.spec import TernGradConfig
+from trainers.spec.quantized import QuantizedBase
 from trainers.traffic import sizes
 
 SEGMENTS = ((0, 300), (300, 301), (301, 1000))
 D = 1000
-Build = Callable[[Segments], Quantizer]
-QUANTIZERS: dict[str, Build] = {
-    "majority": MajoritySign,
-    "scaled sign": ScaledSign,
-    "onebit": OneBit,
-    "terngrad": TernGrad,
-    "terngrad unclipped": partial(TernGrad, clip=float("inf")),
-    "qsgd": Qsgd,
-    "qsgd max 5": partial(Qsgd, levels=5, norm="max"),
-    "qsgd ternary": partial(Qsgd, levels=1, bucket=1000),
+
+
+def layout_of(config: QuantizedBase, segments: Segments) -> sizes.CodedLayout:
+    return config.layout(segments[-1][1], len(segments))
+
+
+def majority(segments: Segments = SEGMENTS) -> Quantizer:
+    return MajoritySign(segments, layout_of(SignSgdConfig(feedback=False), segments))
+
+
+def scaled_sign(segments: Segments = SEGMENTS) -> Quantizer:
+    return ScaledSign(segments, layout_of(SignSgdConfig(), segments))
+
+
+def onebit(segments: Segments = SEGMENTS) -> Quantizer:
+    return OneBit(segments, layout_of(OneBitConfig(), segments))
+
+
+def terngrad(segments: Segments = SEGMENTS, *, clip: float = 2.5) -> Quantizer:
+    return TernGrad(segments, layout_of(TernGradConfig(), segments), clip=clip)
+
+
+def qsgd(segments: Segments = SEGMENTS, **knobs: Any) -> Quantizer:
+    config = QsgdConfig(**knobs)
+    return Qsgd(segments, layout_of(config, segments), levels=config.levels, bucket=config.bucket, norm=config.norm)
+
+
+QUANTIZERS: dict[str, Callable[[Segments], Quantizer]] = {
+    "majority": majority,
+    "scaled sign": scaled_sign,
+    "onebit": onebit,
+    "terngrad": terngrad,
+    "terngrad unclipped": partial(terngrad, clip=float("inf")),
+    "qsgd": partial(qsgd, norm="l2"),
+    "qsgd max 5": partial(qsgd, levels=5),
+    "qsgd ternary": partial(qsgd, levels=1, bucket=1000, norm="l2"),
 }
 KINDS = pytest.mark.parametrize("kind", QUANTIZERS)
 
@@ -175,7 +205,7 @@ def test_the_mean_of_what_is_sent_is_right(kind: str):
 
 def test_qsgd_s_error_stays_below_its_bound():
     values, levels = normal(128), 4
-    quantizer = Qsgd(((0, 128),), levels=levels)
+    quantizer = qsgd(((0, 128),), levels=levels, norm="l2")
 
     errors = torch.stack([(sent(quantizer, values, seed) - values).square().sum() for seed in range(100)])
 
@@ -186,7 +216,7 @@ def test_qsgd_s_error_stays_below_its_bound():
 def test_qsgd_of_all_levels_loses_less_than_one_of_them():
     values = normal(D)
 
-    error = (sent(Qsgd(SEGMENTS, norm="max"), values) - values).abs()
+    error = (sent(qsgd(), values) - values).abs()
 
     assert error.max() < values.abs().max() / 127 * (1 + 1e-5)
 
@@ -195,7 +225,7 @@ def test_terngrad_sends_three_values_a_layer_and_clips():
     values = normal(D)
     values[0] = 100.0
 
-    layer = sent(TernGrad(SEGMENTS), values)[:300]
+    layer = sent(terngrad(), values)[:300]
 
     clip = 2.5 * values[:300].square().mean().sqrt().item()
     assert layer.unique().tolist() == pytest.approx([-clip, 0.0, clip])
@@ -203,13 +233,13 @@ def test_terngrad_sends_three_values_a_layer_and_clips():
 
 
 def test_terngrad_clips_no_layer_to_nothing():
-    assert sent(TernGrad(((0, 5), (5, 6))), torch.full((6,), -3.0)).tolist() == [-3.0] * 6
+    assert sent(terngrad(((0, 5), (5, 6))), torch.full((6,), -3.0)).tolist() == [-3.0] * 6
 
 
 def test_the_scaled_sign_keeps_each_layer_s_mean_magnitude():
     values = normal(D)
 
-    q = sent(ScaledSign(SEGMENTS), values)
+    q = sent(scaled_sign(), values)
 
     for start, stop in SEGMENTS:
         layer = values[start:stop]
@@ -219,7 +249,7 @@ def test_the_scaled_sign_keeps_each_layer_s_mean_magnitude():
 def test_the_scaled_sign_contracts_by_its_formula():
     p = normal(D)
 
-    error = p - sent(ScaledSign(((0, D),)), p)
+    error = p - sent(scaled_sign(((0, D),)), p)
 
     expected = (1 - p.abs().sum() ** 2 / (D * p.square().sum())) * p.square().sum()
     torch.testing.assert_close(error.square().sum(), expected, rtol=1e-5, atol=0.0)
@@ -228,7 +258,7 @@ def test_the_scaled_sign_contracts_by_its_formula():
 def test_onebit_sends_each_layer_s_sum():
     values = normal(D) + 0.3
 
-    q = sent(OneBit(SEGMENTS), values)
+    q = sent(onebit(), values)
 
     for start, stop in SEGMENTS:
         torch.testing.assert_close(q[start:stop].sum(), values[start:stop].sum(), rtol=1e-5, atol=1e-4)
@@ -262,7 +292,7 @@ def test_with_memory_what_was_sent_and_what_is_kept_add_up(kind: str):
 
 
 def test_the_majority_decides_and_a_draw_is_positive():
-    quantizer, total = MajoritySign(((0, 3),)), torch.zeros(3)
+    quantizer, total = majority(((0, 3),)), torch.zeros(3)
     workers = torch.tensor([[1.0, -1.0, 5.0], [-0.1, -0.0, -9.0], [-3.0, -2.0, 0.0], [-1.0, 4.0, -1.0]])
 
     for values in workers:
@@ -284,14 +314,15 @@ def test_others_are_averaged(kind: str):
 @pytest.mark.parametrize(
     ("layout", "num_bytes"),
     [
-        (majority_layout(1001), 128),  # 125.125, in whole words
-        (scaled_layout(1000, 3), 128 + 12),
-        (onebit_layout(1000, 3), 128 + 24),
-        (terngrad_layout(1000, 3), 252 + 12),
-        (qsgd_layout(1000, levels=127, bucket=128), 1000 + 32),
-        (qsgd_layout(1000, levels=7, bucket=64), 500 + 64),
-        (blockwise_layout(1000, 64, bits=4), 500 + 32),
-        (blockwise_layout(960, 64, bits=8), 960 + 32),  # 15 scales of two bytes, in whole words
+        (SignSgdConfig(feedback=False).layout(1001, 3), 128),  # 125.125, in whole words
+        (SignSgdConfig().layout(1000, 3), 128 + 12),
+        (OneBitConfig().layout(1000, 3), 128 + 24),
+        (TernGradConfig().layout(1000, 3), 252 + 12),
+        (QsgdConfig(levels=127, bucket=128).layout(1000, 3), 1000 + 32),
+        (QsgdConfig(levels=7, bucket=64).layout(1000, 3), 500 + 64),
+        (DoubleSqueezeConfig().layout(1001, 100), 128 + 44),
+        (BlockwiseConfig(bits=4).layout(1000, 64), 500 + 32),
+        (BlockwiseConfig(bits=8).layout(960, 64), 960 + 32),  # 15 scales of two bytes, in whole words
     ],
 )
 def test_a_payload_takes_as_many_bits_as_its_codes(layout: sizes.CodedLayout, num_bytes: int):
@@ -303,9 +334,7 @@ def test_a_code_has_room_for_every_level(levels: int, bits: int):
     assert sizes.code_bits(levels) == bits
 
 
-@pytest.mark.parametrize(("levels", "bucket"), [(0, 128), (128, 128), (127, 0)])
-def test_qsgd_names_a_field_outside_its_range(levels: int, bucket: int):
-    field = "bucket" if bucket == 0 else "levels"
-
-    with pytest.raises(ValueError, match=f"`{field}` must be.*got {bucket if bucket == 0 else levels}"):
-        Qsgd(SEGMENTS, levels=levels, bucket=bucket)
+@pytest.mark.parametrize(("field", "value"), [("levels", 0), ("levels", 128), ("bucket", 0)])
+def test_qsgd_names_a_field_outside_its_range(field: str, value: int):
+    with pytest.raises(ValidationError, match=rf"(?s){field}.*input_value={value},"):
+        QsgdConfig(**{field: value})

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trainers.exchange.block_sign import BlockSign
 from trainers.methods.exchange.blockwise.exchange import BlockIntegers, half_above
-from trainers.methods.exchange.blockwise.spec import BlockwiseConfig, blockwise_layout
+from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.cser.spec import CserConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
@@ -19,7 +19,7 @@ from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
 from trainers.methods.optimizer.spec import FromExchangeConfig, LarsConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment
-from trainers.traffic import collectives, cost, sizes
+from trainers.traffic import collectives, cost
 from trainers.traffic.block_shards import BlockShards
 from trainers.training.replica import Replica
 
@@ -53,7 +53,7 @@ def test_no_shard_is_much_larger_than_its_share(d: int, num_owners: int):
 def test_a_block_is_sent_as_its_signs_times_its_mean_magnitude(d: int):
     values, block = torch.randn(d, generator=torch.Generator().manual_seed(d)), 32
     values[::7] = 0.0  # whose sign is +1
-    signs, got = BlockSign(d, block), torch.zeros(d)
+    signs, got = BlockSign(DoubleSqueezeConfig().layout(d, block), block), torch.zeros(d)
     payload = torch.full((signs.num_bytes,), 0xFF, dtype=torch.uint8)
 
     signs.encode(values, payload)
@@ -63,7 +63,6 @@ def test_a_block_is_sent_as_its_signs_times_its_mean_magnitude(d: int):
     for given_part, got_part in parts if d else ():
         expected = torch.where(given_part >= 0, 1.0, -1.0) * given_part.abs().mean()
         torch.testing.assert_close(got_part, expected)
-    assert signs.num_bytes == sizes.block_sign(d, block).num_bytes
 
 
 #: What float16 scales have to hold: nothing, what is below their smallest number, what is close to their largest.
@@ -74,14 +73,14 @@ BITS = pytest.mark.parametrize("bits", [4, 8])
 
 def integers(values: Tensor, block: int, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return what is received of `values` `(d,)`, what is left of them, and the scale of each entry."""
-    code, got, left = BlockIntegers(len(values), block, bits=bits), torch.zeros_like(values), values.clone()
+    code = BlockIntegers(BlockwiseConfig(bits=bits).layout(len(values), block), block)
+    got, left = torch.zeros_like(values), values.clone()
     payload = torch.full((code.num_bytes,), 0xFF, dtype=torch.uint8)
     code.encode(values, payload)
     code.add_decoded(payload, got)
     code.add_decoded(payload, left, factor=-1.0)
     num_blocks = -(-len(values) // block)
     scales = payload[: 2 * num_blocks].view(torch.float16).float()
-    assert code.num_bytes == blockwise_layout(len(values), block, bits=bits).num_bytes
     return got, left, scales.repeat_interleave(block)[: len(values)]
 
 

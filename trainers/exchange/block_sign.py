@@ -5,14 +5,13 @@ from torch import Tensor
 
 from trainers.exchange.kernels.codes import add_levels
 from trainers.exchange.quantizer import CodedPayload, sign_codes
-from trainers.traffic import sizes
+from trainers.traffic.sizes import CodedLayout
 
 
 class BlockSign:
     """Sends signs and the mean magnitude of each `block` neighbouring entries, whatever layer they are of."""
 
-    def __init__(self, num_entries: int, block: int) -> None:
-        layout = sizes.block_sign(num_entries, block)
+    def __init__(self, layout: CodedLayout, block: int) -> None:
         self._block, self._form, self.num_bytes = block, CodedPayload(layout), layout.num_bytes
 
     def encode(self, values: Tensor, payload: Tensor) -> None:

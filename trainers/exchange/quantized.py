@@ -16,18 +16,19 @@ from trainers.exchange.step_result import all_finite, loss_if
 from trainers.spec.exchange import CorrectedConfig
 from trainers.spec.quantized import QuantizedBase
 from trainers.traffic.buckets import Bucket
+from trainers.traffic.sizes import CodedLayout
 
 
 class QuantizedExchange(BucketwiseExchange):
     """A payload is what the quantizer makes of the gradient plus what was wrong before.
 
-    `quantizer` makes the one of a bucket's layers.
+    `quantizer` makes the one of a bucket's layers, in the configuration's layout.
     """
 
     def __init__(
         self,
         config: QuantizedBase,
-        quantizer: Callable[[Segments], Quantizer],
+        quantizer: Callable[[Segments, CodedLayout], Quantizer],
         buffer: Gradients,
         connection: Connection,
         *,
@@ -36,7 +37,10 @@ class QuantizedExchange(BucketwiseExchange):
         memory = Residual if config.memory == "residual" else Nothing
         follows_rate = isinstance(config, CorrectedConfig) and config.lr_corrected
         super().__init__(memory(buffer.gradient), buffer, connection, follows_rate=follows_rate)
-        self._quantizers = [quantizer(_segments(bucket)) for bucket in buffer.buckets]
+        self._quantizers = [
+            quantizer(_segments(bucket), config.layout(bucket.num_elements, len(bucket.layers)))
+            for bucket in buffer.buckets
+        ]
         self._seed = seed
 
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:

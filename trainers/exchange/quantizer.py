@@ -71,8 +71,3 @@ class CodedPayload:
 def sign_codes(values: Tensor) -> Tensor:
     """Return 1 for each of `values` `(d,)` that is >= 0, else 0, as uint8; zero needs a sign too."""
     return (values >= 0).view(torch.uint8)
-
-
-def num_entries(segments: Segments) -> int:
-    """Return d."""
-    return segments[-1][1]

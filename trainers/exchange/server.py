@@ -16,7 +16,7 @@ from trainers.snapshot import Kept
 from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic.block_shards import BlockShards
 from trainers.traffic.buckets import Bucket
-from trainers.traffic.sizes import WORD_BYTES
+from trainers.traffic.sizes import WORD_BYTES, CodedLayout
 
 HEADER_BYTES = WORD_BYTES
 
@@ -41,7 +41,7 @@ class Server:
     def __init__(
         self,
         config: TwoWayConfig,
-        code: Callable[[int, int], BlockCode],
+        code: Callable[[CodedLayout, int], BlockCode],
         bucket: Bucket,
         connection: Connection,
         device: torch.device,
@@ -49,7 +49,8 @@ class Server:
         self._connection = connection
         self._shards = BlockShards(bucket.num_elements, connection.num_workers, config.block)
         self._spans = [self._shards.span(owner) for owner in range(connection.num_workers)]
-        self._codes = [code(span.stop - span.start, self._shards.block) for span in self._spans]
+        block = self._shards.block
+        self._codes = [code(config.layout(span.stop - span.start, block), block) for span in self._spans]
         self._useful_bytes = sum(each.num_bytes for each in self._codes)
         self._row_bytes = config.row_bytes(self._shards)
         #: The residual of this rank's shard, padded with zeros to `(size of the largest shard,)`.

@@ -15,13 +15,13 @@ from trainers.exchange.step_result import all_finite, loss_if
 from trainers.snapshot import Kept
 from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic.buckets import Bucket
+from trainers.traffic.sizes import CodedLayout
 
 
 class TwoWayExchange(BucketwiseExchange):
     """An exchange with a server per bucket, and a memory for what a rank's codes leave out.
 
-    `code(num_entries, block)` makes the code of `num_entries` entries in blocks of `block`, in the configuration's
-    layout.
+    `code(layout, block)` makes the code of entries in blocks of `block`, in the configuration's layout.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class TwoWayExchange(BucketwiseExchange):
         buffer: Gradients,
         connection: Connection,
         *,
-        code: Callable[[int, int], BlockCode] = BlockSign,
+        code: Callable[[CodedLayout, int], BlockCode] = BlockSign,
     ) -> None:
         super().__init__(memory, buffer, connection, follows_rate=config.follows_rate)
         self._config = config

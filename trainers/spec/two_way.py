@@ -3,6 +3,7 @@
 Pydantic only.
 """
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -10,7 +11,6 @@ from pydantic import Field
 
 from trainers.spec.exchange import ExchangeBase, Period
 from trainers.spec.optimizer import OptimizerBase
-from trainers.traffic import sizes
 from trainers.traffic.block_shards import BlockShards
 from trainers.traffic.buckets import Bucket, split
 from trainers.traffic.collectives import MeanTraffic, Traffic, all_gather, all_to_all
@@ -43,7 +43,7 @@ class TwoWayConfig(ExchangeBase):
 
     def layout(self, num_entries: int, block: int) -> CodedLayout:
         """Return what is sent of neighbouring entries in blocks of `block`, the last of which may be shorter."""
-        return sizes.block_sign(num_entries, block)
+        return CodedLayout(num_entries, bits=1, num_scales=math.ceil(num_entries / block))
 
     def row_bytes(self, shards: BlockShards) -> int:
         """Return the bytes in which what is sent of any shard fits: those of the first, the largest."""

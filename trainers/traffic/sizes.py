@@ -49,8 +49,3 @@ class CodedLayout:
     def num_bytes(self) -> int:
         """The length of a payload, in whole words, since payloads lie one behind the other."""
         return WORD_BYTES * math.ceil((8 * self.scale_bytes + self.num_entries * self.bits) / (8 * WORD_BYTES))
-
-
-def block_sign(num_entries: int, block: int) -> CodedLayout:
-    """Signs, and one magnitude for each `block` entries, the last of which may be fewer."""
-    return CodedLayout(num_entries, bits=1, num_scales=math.ceil(num_entries / block))

@@ -4,8 +4,6 @@ Blocks as in Dettmers, Lewis, Shleifer and Zettlemoyer (2022), "8-bit optimizers
 even steps; error feedback of workers and server as in DoubleSqueeze (Tang et al., 2019, Algorithm 1).
 """
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -15,7 +13,8 @@ from trainers.exchange.kernels.codes import add_levels, round_to_nearest
 from trainers.exchange.memory import Residual
 from trainers.exchange.quantizer import CodedPayload
 from trainers.exchange.two_way import TwoWayExchange
-from trainers.methods.exchange.blockwise.spec import BlockwiseConfig, blockwise_layout
+from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
+from trainers.traffic.sizes import CodedLayout
 
 
 class BlockIntegers:
@@ -26,9 +25,8 @@ class BlockIntegers:
     number the rest of every entry is left for later.
     """
 
-    def __init__(self, num_entries: int, block: int, *, bits: int) -> None:
-        layout = blockwise_layout(num_entries, block, bits=bits)
-        self._block, self._levels = block, 2 ** (bits - 1) - 1
+    def __init__(self, layout: CodedLayout, block: int) -> None:
+        self._block, self._levels = block, 2 ** (layout.bits - 1) - 1
         self._form, self.num_bytes = CodedPayload(layout), layout.num_bytes
 
     def encode(self, values: Tensor, payload: Tensor) -> None:
@@ -60,6 +58,4 @@ def half_above(values: Tensor) -> Tensor:
 
 def build(config: BlockwiseConfig, buffer: Gradients, connection: Connection, *, seed: int) -> TwoWayExchange:
     """Return the exchange of `config`."""
-    return TwoWayExchange(
-        config, Residual(buffer.gradient), buffer, connection, code=partial(BlockIntegers, bits=config.bits)
-    )
+    return TwoWayExchange(config, Residual(buffer.gradient), buffer, connection, code=BlockIntegers)

@@ -29,12 +29,9 @@ class BlockwiseConfig(TwoWayConfig):
         return num_workers != 2
 
     def layout(self, num_entries: int, block: int) -> CodedLayout:
-        return blockwise_layout(num_entries, block, bits=self.bits)
-
-
-def blockwise_layout(num_entries: int, block: int, *, bits: int) -> CodedLayout:
-    """Return the layout of an integer for each entry, and a float16 for each `block` entries."""
-    return CodedLayout(num_entries, bits=bits, num_scales=math.ceil(num_entries / block), bytes_of_scale=HALF_BYTES)
+        """Return the layout of an integer for each entry, and a float16 for each `block` entries."""
+        num_blocks = math.ceil(num_entries / block)
+        return CodedLayout(num_entries, bits=self.bits, num_scales=num_blocks, bytes_of_scale=HALF_BYTES)
 
 
 METHOD = Method(

@@ -28,7 +28,9 @@ class CserExchange(BucketwiseExchange):
         self._errors = Residual(buffer.gradient)
         super().__init__(self._errors, buffer, connection, follows_rate=config.follows_rate)
         self._period = config.period
-        self._signs = [BlockSign(bucket.num_elements, config.block) for bucket in buffer.buckets]
+        self._signs = [
+            BlockSign(config.layout(bucket.num_elements, config.block), config.block) for bucket in buffer.buckets
+        ]
 
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
         gradient, signs = self._buffer.wait(bucket), self._signs[bucket.index]

@@ -11,7 +11,7 @@ from trainers.spec.ranges import first
 from trainers.spec.two_way import DriftingConfig, Shapes, is_plain
 from trainers.traffic.buckets import Bucket, split
 from trainers.traffic.collectives import NOTHING, Traffic, all_gather
-from trainers.traffic.sizes import WORD_BYTES, block_sign
+from trainers.traffic.sizes import WORD_BYTES
 
 
 class CserConfig(DriftingConfig):
@@ -30,7 +30,7 @@ class CserConfig(DriftingConfig):
         self, bucket: Bucket, num_workers: int, level: float | None, *, num_payloads: int = 1
     ) -> Traffic:
         """Return the traffic of a bucket's signs to all, with the loss; `num_payloads` is 2 where errors ride along."""
-        payload = block_sign(bucket.num_elements, self.block).num_bytes
+        payload = self.layout(bucket.num_elements, self.block).num_bytes
         return all_gather(WORD_BYTES + num_payloads * payload, num_workers)
 
     def meeting_traffic(self, shapes: Shapes, *, num_workers: int, num_iterates: int = 1) -> Traffic:

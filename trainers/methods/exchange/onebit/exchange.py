@@ -7,8 +7,9 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.codes import add_levels
 from trainers.exchange.quantized import QuantizedExchange
-from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, num_entries, sign_codes
-from trainers.methods.exchange.onebit.spec import OneBitConfig, onebit_layout
+from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, sign_codes
+from trainers.methods.exchange.onebit.spec import OneBitConfig
+from trainers.traffic.sizes import CodedLayout
 
 #: Entries that are summed up at a time, so that temporary tensors stay in the cache.
 BLOCK = 2**16
@@ -22,8 +23,7 @@ class OneBit(Averaging):
 
     uses_memory = True
 
-    def __init__(self, segments: Segments) -> None:
-        layout = onebit_layout(num_entries(segments), len(segments))
+    def __init__(self, segments: Segments, layout: CodedLayout) -> None:
         self._segments, self._form, self.num_bytes = segments, CodedPayload(layout), layout.num_bytes
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:

@@ -18,12 +18,8 @@ class OneBitConfig(QuantizedBase, CorrectedConfig):
         return f"`{self.kind}` here has no plain residual" if self.lr_corrected else super().difference_conflict()
 
     def layout(self, num_entries: int, num_layers: int) -> CodedLayout:
-        return onebit_layout(num_entries, num_layers)
-
-
-def onebit_layout(num_entries: int, num_layers: int) -> CodedLayout:
-    """Return the layout of signs, and two means per layer."""
-    return CodedLayout(num_entries, bits=1, num_scales=2 * num_layers)
+        """Return the layout of signs, and two means per layer."""
+        return CodedLayout(num_entries, bits=1, num_scales=2 * num_layers)
 
 
 METHOD = Method(

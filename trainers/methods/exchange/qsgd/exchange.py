@@ -1,5 +1,6 @@
 """QSGD: entries rounded at random to levels up to their bucket's norm (Alistarh et al., NIPS 2017)."""
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -9,8 +10,9 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.codes import add_levels, round_at_random
 from trainers.exchange.quantized import QuantizedExchange
-from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, num_entries
-from trainers.methods.exchange.qsgd.spec import QsgdConfig, qsgd_layout
+from trainers.exchange.quantizer import Averaging, CodedPayload, Segments
+from trainers.methods.exchange.qsgd.spec import QsgdConfig
+from trainers.traffic.sizes import CodedLayout
 
 
 class Qsgd(Averaging):
@@ -23,14 +25,9 @@ class Qsgd(Averaging):
     uses_memory = False
 
     def __init__(
-        self, segments: Segments, *, levels: int = 127, bucket: int = 128, norm: Literal["l2", "max"] = "l2"
+        self, segments: Segments, layout: CodedLayout, *, levels: int, bucket: int, norm: Literal["l2", "max"]
     ) -> None:
-        if not 1 <= levels <= 127:
-            raise ValueError(f"`levels` must be in [1, 127], got {levels}")
-        if bucket < 1:
-            raise ValueError(f"`bucket` must be >= 1 entries, got {bucket}")
         self._levels, self._bucket, self._norm = levels, bucket, norm
-        layout = qsgd_layout(num_entries(segments), levels=levels, bucket=bucket)
         self._form, self.num_bytes = CodedPayload(layout), layout.num_bytes
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
@@ -55,10 +52,5 @@ class Qsgd(Averaging):
 
 def build(config: QsgdConfig, buffer: Gradients, connection: Connection, *, seed: int) -> QuantizedExchange:
     """Return the exchange of `config`."""
-    return QuantizedExchange(
-        config,
-        lambda segments: Qsgd(segments, levels=config.levels, bucket=config.bucket, norm=config.norm),
-        buffer,
-        connection,
-        seed=seed,
-    )
+    quantizer = partial(Qsgd, levels=config.levels, bucket=config.bucket, norm=config.norm)
+    return QuantizedExchange(config, quantizer, buffer, connection, seed=seed)

@@ -26,12 +26,8 @@ class QsgdConfig(QuantizedBase):
     norm: Literal["l2", "max"] = "max"
 
     def layout(self, num_entries: int, num_layers: int) -> CodedLayout:
-        return qsgd_layout(num_entries, levels=self.levels, bucket=self.bucket)
-
-
-def qsgd_layout(num_entries: int, *, levels: int, bucket: int) -> CodedLayout:
-    """Return the layout of codes of 2 `levels` + 1 values, with one norm for each `bucket` entries."""
-    return CodedLayout(num_entries, bits=code_bits(levels), num_scales=math.ceil(num_entries / bucket))
+        """Return the layout of codes of 2 `levels` + 1 values, with one norm for each `bucket` entries."""
+        return CodedLayout(num_entries, bits=code_bits(self.levels), num_scales=math.ceil(num_entries / self.bucket))
 
 
 METHOD = Method("exchange", QsgdConfig, "trainers.methods.exchange.qsgd.exchange:build", papers=(PAPER,))

@@ -8,8 +8,9 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.codes import add_levels
 from trainers.exchange.quantized import QuantizedExchange
-from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, num_entries, sign_codes
-from trainers.methods.exchange.signsgd.spec import SignSgdConfig, majority_layout, scaled_layout
+from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, sign_codes
+from trainers.methods.exchange.signsgd.spec import SignSgdConfig
+from trainers.traffic.sizes import CodedLayout
 
 
 class MajoritySign:
@@ -20,8 +21,7 @@ class MajoritySign:
 
     uses_memory = False
 
-    def __init__(self, segments: Segments) -> None:
-        layout = majority_layout(num_entries(segments))
+    def __init__(self, segments: Segments, layout: CodedLayout) -> None:
         self._form, self.num_bytes = CodedPayload(layout), layout.num_bytes
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
@@ -39,8 +39,7 @@ class ScaledSign(Averaging):
 
     uses_memory = True
 
-    def __init__(self, segments: Segments) -> None:
-        layout = scaled_layout(num_entries(segments), len(segments))
+    def __init__(self, segments: Segments, layout: CodedLayout) -> None:
         self._segments, self._form, self.num_bytes = segments, CodedPayload(layout), layout.num_bytes
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:

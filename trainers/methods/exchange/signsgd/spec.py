@@ -51,17 +51,8 @@ class SignSgdConfig(QuantizedBase, CorrectedConfig):
         return f"`{self.kind}` here has no plain residual" if self.lr_corrected else super().difference_conflict()
 
     def layout(self, num_entries: int, num_layers: int) -> CodedLayout:
-        return scaled_layout(num_entries, num_layers) if self.feedback else majority_layout(num_entries)
-
-
-def majority_layout(num_entries: int) -> CodedLayout:
-    """Return the layout of signs alone."""
-    return CodedLayout(num_entries, bits=1)
-
-
-def scaled_layout(num_entries: int, num_layers: int) -> CodedLayout:
-    """Return the layout of signs, and one magnitude per layer."""
-    return CodedLayout(num_entries, bits=1, num_scales=num_layers)
+        """Return the layout of signs, and with feedback one magnitude per layer."""
+        return CodedLayout(num_entries, bits=1, num_scales=num_layers if self.feedback else 0)
 
 
 METHOD = Method(

@@ -1,6 +1,7 @@
 """TernGrad: -1, 0 or 1 per entry, with the right mean, times a scale per layer (Wen et al., NeurIPS 2017)."""
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -9,8 +10,9 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.codes import add_levels, round_at_random
 from trainers.exchange.quantized import QuantizedExchange
-from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, num_entries
-from trainers.methods.exchange.terngrad.spec import TernGradConfig, terngrad_layout
+from trainers.exchange.quantizer import Averaging, CodedPayload, Segments
+from trainers.methods.exchange.terngrad.spec import TernGradConfig
+from trainers.traffic.sizes import CodedLayout
 
 
 class TernGrad(Averaging):
@@ -22,10 +24,7 @@ class TernGrad(Averaging):
 
     uses_memory = False
 
-    def __init__(self, segments: Segments, *, clip: float = 2.5) -> None:
-        if not clip > 0:
-            raise ValueError(f"`clip` must be > 0 standard deviations (inf: no clipping), got {clip}")
-        layout = terngrad_layout(num_entries(segments), len(segments))
+    def __init__(self, segments: Segments, layout: CodedLayout, *, clip: float) -> None:
         self._segments, self._form, self.num_bytes = segments, CodedPayload(layout), layout.num_bytes
         self._clip = clip
 
@@ -48,6 +47,4 @@ class TernGrad(Averaging):
 
 def build(config: TernGradConfig, buffer: Gradients, connection: Connection, *, seed: int) -> QuantizedExchange:
     """Return the exchange of `config`."""
-    return QuantizedExchange(
-        config, lambda segments: TernGrad(segments, clip=config.clip), buffer, connection, seed=seed
-    )
+    return QuantizedExchange(config, partial(TernGrad, clip=config.clip), buffer, connection, seed=seed)

@@ -18,12 +18,8 @@ class TernGradConfig(QuantizedBase):
     )
 
     def layout(self, num_entries: int, num_layers: int) -> CodedLayout:
-        return terngrad_layout(num_entries, num_layers)
-
-
-def terngrad_layout(num_entries: int, num_layers: int) -> CodedLayout:
-    """Return the layout of one of three values for each entry, and one scale per layer."""
-    return CodedLayout(num_entries, bits=2, num_scales=num_layers)
+        """Return the layout of one of three values for each entry, and one scale per layer."""
+        return CodedLayout(num_entries, bits=2, num_scales=num_layers)
 
 
 METHOD = Method(
