@@ -39,9 +39,14 @@ def places(marks: Sequence[Mark]) -> list[int]:
 
     What is not finite comes last; of equals the earlier one comes first.
     """
+    keys = _keys(marks)
+    return sorted(range(len(marks)), key=lambda index: keys[index])
+
+
+def _keys(marks: Sequence[Mark]) -> list[tuple[bool, int, tuple[float, float]]]:
+    """Return for each mark what orders it among these."""
     points = [(_worst(mark.value), 0.0 if mark.cost is None else mark.cost) for mark in marks]
-    layers = fronts(points)
-    return sorted(range(len(marks)), key=lambda index: (math.isinf(points[index][0]), layers[index], points[index]))
+    return [(math.isinf(point[0]), front, point) for point, front in zip(points, fronts(points), strict=True)]
 
 
 def _worst(value: float | None) -> float:
@@ -51,8 +56,8 @@ def _worst(value: float | None) -> float:
 def pruned(marks: Sequence[Mark], samples: set[str], *, num_rungs: int, reduction: int) -> dict[str, int]:
     """Return, by trial, the rung at which each sample that is behind must end. Arms are compared, but never end.
 
-    Among the marks at a rung up to its own, a sample must be in the best 1/`reduction`, or the best (asynchronous
-    successive halving; Li et al., 2020). Later marks change no decision.
+    Among the marks at a rung up to its own, a sample must be no worse than the best 1/`reduction`, or than the best
+    (asynchronous successive halving; Li et al., 2020). Equals thus go on together. Later marks change no decision.
     """
     at_rung: dict[int, list[Mark]] = {}
     ended: dict[str, int] = {}
@@ -68,8 +73,9 @@ def pruned(marks: Sequence[Mark], samples: set[str], *, num_rungs: int, reductio
 
 def _is_kept(there: Sequence[Mark], reduction: int) -> bool:
     """Return whether the last of these goes on."""
+    keys = _keys(there)
     most = max(1, len(there) // reduction)
-    return _worst(there[-1].value) < math.inf and len(there) - 1 in places(there)[:most]
+    return _worst(there[-1].value) < math.inf and keys[-1] <= sorted(keys)[most - 1]
 
 
 class Standing(NamedTuple):

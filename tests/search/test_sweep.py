@@ -187,6 +187,27 @@ def test_arms_never_end_the_best_at_a_rung_goes_on_and_what_is_not_finite_does_n
             assert ended.get(mark.trial) != mark.rung
 
 
+@pytest.mark.parametrize("cost", [None, 3.0])
+@given(found=marks(), reduction=st.integers(2, 4))
+def test_a_sample_as_good_as_one_that_would_go_on_now_goes_on(
+    found: list[Mark], reduction: int, cost: float | None
+) -> None:
+    there = [Mark(f"t{at}", 0, each.value, cost and each.cost) for at, each in enumerate(found)]
+    ended = pruned(there, {mark.trial for mark in there}, num_rungs=1, reduction=reduction)
+
+    for at, mark in enumerate(there):
+        is_finite = mark.value is not None and mark.value < float("inf")
+        ahead = [there[each] for each in places(there[: at + 1])[: max(1, (at + 1) // reduction)]]
+        if is_finite and any((each.value, each.cost) == (mark.value, mark.cost) for each in ahead):
+            assert mark.trial not in ended
+
+
+def test_equal_samples_all_go_on() -> None:
+    equal = [Mark(f"t{at}", 0, -0.75) for at in range(9)]
+
+    assert pruned(equal, {mark.trial for mark in equal}, num_rungs=1, reduction=3) == {}
+
+
 @given(found=marks())
 @settings(max_examples=50)
 def test_the_ranking_names_each_trial_once_further_ones_first_and_diverged_ones_last(found: list[Mark]) -> None:
