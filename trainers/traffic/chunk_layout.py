@@ -4,10 +4,9 @@ An entry takes 14 bits: 12 for its place in its chunk, a sign, and which of the 
 """
 
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from trainers.traffic.sizes import UNIT_BYTES, WORD_BYTES, num_selected
+from trainers.traffic.sizes import UNIT_BYTES, consecutive, num_selected, whole_words
 
 #: The most entries of a chunk: places in it take `PLACE_BITS`.
 LARGEST_CHUNK = 4096
@@ -54,13 +53,12 @@ class ChunkLayout:
     @property
     def sections(self) -> ChunkSections:
         """Return where everything lies."""
-        edges = [0, *accumulate(self._section_bytes())]
-        return ChunkSections(*(slice(start, stop) for start, stop in pairwise(edges)))
+        return ChunkSections(*consecutive(self._section_bytes()))
 
     @property
     def num_bytes(self) -> int:
-        """Return the payload's size, in whole words, since payloads lie one behind the other."""
-        return -(-sum(self._section_bytes()) // WORD_BYTES) * WORD_BYTES
+        """Return the payload's size, in whole words."""
+        return whole_words(sum(self._section_bytes()))
 
     def _section_bytes(self) -> tuple[int, int, int, int, int]:
         count = self.num_sent

@@ -5,10 +5,9 @@ to their block of 65,536 entries; where a bitmap over all d entries is smaller, 
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from trainers.traffic.sizes import UNIT_BYTES, WORD_BYTES
+from trainers.traffic.sizes import UNIT_BYTES, consecutive, whole_words
 
 #: sign: a bit, and one magnitude for all.
 ValueFormat = Literal["float32", "float16", "sign"]
@@ -62,21 +61,18 @@ class PayloadLayout:
     @property
     def sections(self) -> Sections:
         """Return where everything lies."""
-        edges = [0]
-        for size in self._section_bytes():
-            edges.append(edges[-1] + size)
-        return Sections(*(slice(start, stop) for start, stop in pairwise(edges)))
+        return Sections(*consecutive(self._section_bytes()))
 
     @property
     def num_bytes(self) -> int:
         """Return the payload's size, padding to the capacity and to whole words included."""
-        return _whole_words(sum(self._section_bytes()))
+        return whole_words(sum(self._section_bytes()))
 
     def _section_bytes(self) -> tuple[int, int, int, int, int]:
         unit = 0 if self.values == "float32" else UNIT_BYTES
         values = self._value_bytes(self.capacity)
         if self.values == "sign":
-            values = _whole_words(values)  # indices are to be aligned
+            values = whole_words(values)  # indices are to be aligned
         if self.uses_bitmap:
             return unit, self._bitmap_bytes, 0, values, 0
         return unit, 0, COUNT_BYTES * self.num_blocks, values, INDEX_BYTES * self.capacity
@@ -86,9 +82,4 @@ class PayloadLayout:
 
     @property
     def _bitmap_bytes(self) -> int:
-        return _whole_words(-(-self.d // 8))
-
-
-def _whole_words(num_bytes: int) -> int:
-    """Return the bytes with padding: payloads are whole words, so that they can be viewed as int32."""
-    return -(-num_bytes // WORD_BYTES) * WORD_BYTES
+        return whole_words(-(-self.d // 8))

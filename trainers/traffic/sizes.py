@@ -1,8 +1,9 @@
 """Sizes of what compressors send, from the shapes alone. Pure Python: costs are predicted with it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise, starmap
 
 WORD_BYTES = 4
 #: What a payload's values are to be multiplied by, a float32: of float16 a power of two, of signs their magnitude.
@@ -32,6 +33,16 @@ def code_bits(levels: int) -> int:
     return next(bits for bits in (2, 4, 8) if 2 * levels < 2**bits)
 
 
+def whole_words(num_bytes: int) -> int:
+    """Return the bytes with padding: payloads lie one behind the other, and are viewed as numbers of a word."""
+    return -(-num_bytes // WORD_BYTES) * WORD_BYTES
+
+
+def consecutive(lengths: Iterable[int]) -> Iterator[slice]:
+    """Return the ranges of parts of these lengths, one behind the other."""
+    return starmap(slice, pairwise(accumulate(lengths, initial=0)))
+
+
 @dataclass(frozen=True)
 class CodedLayout:
     """A payload of scales, and behind them one code for each entry, packed."""
@@ -47,5 +58,5 @@ class CodedLayout:
 
     @property
     def num_bytes(self) -> int:
-        """The length of a payload, in whole words, since payloads lie one behind the other."""
-        return WORD_BYTES * math.ceil((8 * self.scale_bytes + self.num_entries * self.bits) / (8 * WORD_BYTES))
+        """The length of a payload."""
+        return whole_words(self.scale_bytes + -(-self.bits * self.num_entries // 8))

@@ -7,12 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.traffic.chunk_layout import PLACE_BITS
-from trainers.traffic.sizes import UNIT_BYTES, WORD_BYTES, num_selected
+from trainers.traffic.sizes import UNIT_BYTES, consecutive, num_selected, whole_words
 
 #: The longest side of a tile: its coefficients have `PLACE_BITS` for a place.
 LONGEST_SIDE = 64
@@ -95,13 +94,12 @@ class TileLayout:
     @cached_property
     def sections(self) -> TileSections:
         """The range of each part, one behind the other."""
-        edges = [0, *accumulate(self._section_bytes())]
-        return TileSections(*(slice(start, stop) for start, stop in pairwise(edges)))
+        return TileSections(*consecutive(self._section_bytes()))
 
     @property
     def num_bytes(self) -> int:
-        """The payload's size, in whole words, since payloads lie one behind the other."""
-        return -(-sum(self._section_bytes()) // WORD_BYTES) * WORD_BYTES
+        """The payload's size, in whole words."""
+        return whole_words(sum(self._section_bytes()))
 
     def _section_bytes(self) -> tuple[int, int, int, int]:
         count = self.num_sent
