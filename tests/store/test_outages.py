@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from api.http.app import create_app
 from service.control.access.rules import LOCAL
 from service.control.models import ApiKeyRow
+from service.control.processes import wait_until
 from service.control.store import Store
 from service.errors import InvalidRequest, Unavailable
 from service.settings import Settings
@@ -149,6 +150,20 @@ def test_the_store_knows_when_the_database_failed_last_and_no_users_mistake_coun
         store.add_job(spec)
 
     assert clock.now - 1 < store.failed_at <= clock.now
+
+
+def test_the_database_fails_for_as_long_as_a_write_takes_too_long_for_leases(store, spec, pool, clock, monkeypatch):
+    monkeypatch.setattr(store._db._writer, "_slow_s", 0.01)
+    group = Group(store, pool)
+    job = group.call(lambda: store.add_job(spec))
+    assert wait_until(lambda: store.failed_at > -math.inf, timeout_s=PATIENCE_S, every_s=0.001)
+    clock.now += 60
+
+    while_it_takes = store.failed_at
+    group.release()
+    job.result(PATIENCE_S)
+
+    assert clock.now - 1 < while_it_takes <= store.failed_at <= clock.now
 
 
 def test_a_failure_is_never_of_a_moment_to_come_though_the_clock_was_set_back(store, spec, clock):

@@ -171,14 +171,29 @@ def test_a_writer_that_is_too_slow_says_so_and_drops_what_has_not_begun(engine):
     assert stored(engine) == set()
 
 
-def test_a_full_queue_is_refused(engine):
-    writer = Writer(sessionmaker(engine), timeout_s=0.3, max_waiting=1)
+def test_a_full_queue_is_refused_and_is_a_failure(engine):
+    failures = []
+    writer = Writer(sessionmaker(engine), timeout_s=0.3, max_waiting=1, note_failure=lambda: failures.append(1))
     with ThreadPoolExecutor(2) as pool:
         release = occupy(writer, pool)
         writer._waiting.put_nowait(None)
         with pytest.raises(Unavailable, match="wait for the database"):
             writer.write(add("one too many"))
         release.set()
+
+    assert failures == [1, 1]  # the write that holds it up, and the refused one
+
+
+@pytest.mark.parametrize(("slow_s", "num_failures"), [(0.01, 1), (PATIENCE_S, 0)])
+def test_a_write_that_is_stored_too_late_is_a_failure_before_its_caller_goes_on(engine, slow_s, num_failures):
+    failures = []
+    writer = Writer(sessionmaker(engine), slow_s=slow_s, note_failure=lambda: failures.append(1))
+
+    writer.write(lambda _session: wait_until(lambda: writer.is_slow, timeout_s=0.1, every_s=0.001))
+
+    assert len(failures) == num_failures
+    assert not wait_until(lambda: writer.is_slow, timeout_s=0.0, every_s=0.001)
+    writer.close()
 
 
 def test_a_writer_whose_queue_stays_full_cannot_be_closed_in_time(engine):

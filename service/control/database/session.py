@@ -40,10 +40,12 @@ class Database:
         clock: Callable[[], float],
         note_group: Callable[[int, float], None],
         opened: ExitStack,
+        slow_s: float = math.inf,
         told_operator: Collection[Occasion] = (),
     ) -> None:
         """`note_group` is called with each transaction's number of writes and seconds; `opened` is closed with this.
 
+        A write that waits for longer than `slow_s` counts as a failure of the database: renewals of leases wait, too.
         `told_operator` is what the operator's webhook is told of.
         """
         self.engine, self.now, self._opened = engine, clock, opened
@@ -52,6 +54,7 @@ class Database:
         self._failed_at, self._failing = -math.inf, threading.Lock()
         self._writer = Writer(
             sessionmaker(engine, expire_on_commit=False, info={OPERATOR_ON: told_operator}),
+            slow_s=slow_s,
             clock=clock,
             note_group=note_group,
             note_failure=self._note_failure,
@@ -82,7 +85,14 @@ class Database:
             except (SQLAlchemyError, CommandError) as error:
                 raise Unavailable(f"the database does not open: {said(error)}; check WIRETUNE_DATABASE_URL") from error
             told = settings.webhook_on if settings.webhook_url.get_secret_value() else ()
-            return cls(engine, clock=clock, note_group=note_group, opened=opened.pop_all(), told_operator=told)
+            return cls(
+                engine,
+                clock=clock,
+                note_group=note_group,
+                opened=opened.pop_all(),
+                slow_s=settings.renew_s,
+                told_operator=told,
+            )
 
     def close(self) -> None:
         """Store waiting writes and release the database, even if the former raises Unavailable."""
@@ -135,7 +145,9 @@ class Database:
 
     @property
     def failed_at(self) -> float:
-        """The time of the last failure, in seconds since the epoch; -inf if there was none."""
+        """The time of the last failure, in seconds since the epoch; -inf if there was none. It is now during one."""
+        if self._writer.is_slow:
+            self._note_failure()
         with self._failing:
             self._failed_at = min(self._failed_at, self.now())  # the clock may have been set back since
             return self._failed_at

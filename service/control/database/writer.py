@@ -14,6 +14,7 @@ A write may therefore run more than once before it is stored, and must change no
 """
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -40,6 +41,7 @@ T = TypeVar("T")
 class _Call:
     function: Callable[[Session], Any]
     future: "Future[Any]" = field(default_factory=Future)
+    asked_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -63,16 +65,21 @@ class Writer:
         max_waiting: int = 2000,
         max_group: int = 256,
         timeout_s: float = 30.0,
+        slow_s: float = math.inf,
         clock: Callable[[], float] = time.time,
         note_group: Callable[[int, float], None] = lambda size, seconds: None,
         note_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """`note_group` is called with each transaction's number of writes and seconds, `note_failure` on outages."""
+        """`note_group` is called with each transaction's number of writes and seconds.
+
+        `note_failure` is called on outages, and for writes that took longer than `slow_s`.
+        """
         self._note_group, self._note_failure = note_group, note_failure
         self._sessions = sessions
         event.listen(sessions.kw["bind"], "before_cursor_execute", _note_change)
         self._max_group = max_group
-        self._timeout_s = timeout_s
+        self._timeout_s, self._slow_s = timeout_s, slow_s
+        self._oldest = math.inf  # when the oldest of the writes in progress was asked for, by the steady clock
         self._clock = clock
         self.bell = events.Bell()
         self._waiting: queue.Queue[_Call | None] = queue.Queue(max_waiting)
@@ -91,6 +98,7 @@ class Writer:
         try:
             self._waiting.put(call, timeout=self._timeout_s)
         except queue.Full:
+            self._note_failure()
             raise Unavailable(f"over {self._waiting.maxsize} writes wait for the database; try again") from None
         try:
             value: T = call.future.result(self._timeout_s)
@@ -115,6 +123,11 @@ class Writer:
         """Return the number of waiting writes."""
         return self._waiting.qsize()
 
+    @property
+    def is_slow(self) -> bool:
+        """Return whether a write has waited for longer than `slow_s`. Those in progress have waited longest."""
+        return time.monotonic() - self._oldest > self._slow_s
+
     def close(self) -> None:
         """Store the waiting writes, then stop. Raises Unavailable if that takes longer than the timeout."""
         self._closed = True
@@ -130,15 +143,18 @@ class Writer:
         while is_open:
             group, is_open = self._next_group()
             live = [call for call in group if call.future.set_running_or_notify_cancel()]
+            self._oldest = live[0].asked_at if live else math.inf
             for outcome in self._commit(live):
                 if outcome.collided:
                     (outcome,) = self._commit([outcome.call])
-                if isinstance(outcome.error, Unavailable) and is_outage(outcome.error.__cause__):
+                failed = isinstance(outcome.error, Unavailable) and is_outage(outcome.error.__cause__)
+                if failed or self.is_slow:
                     self._note_failure()
                 if outcome.error is None:
                     outcome.call.future.set_result(outcome.value)
                 else:
                     outcome.call.future.set_exception(outcome.error)
+            self._oldest = math.inf
 
     def _next_group(self) -> tuple[list[_Call], bool]:
         group: list[_Call] = []
