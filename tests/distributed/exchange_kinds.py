@@ -1,7 +1,8 @@
 """Checks that all kinds of exchange must pass, on one rank of a real group."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -36,139 +37,133 @@ from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
 from trainers.spec.two_way import DriftingConfig
 from trainers.traffic import cost
 
-Kinds = dict[str, tuple[ExchangeConfig, float | None]]  # with the level to use
+
+@dataclass(frozen=True)
+class Kind:
+    """An exchange that must pass the laws, and the level to use."""
+
+    config: ExchangeConfig
+    level: float | None = None
+    foreseen: Sequence[int] = range(4)  # of its first four steps, those that send the predicted bytes
+
+
+Kinds = dict[str, Kind]
+#: The first payloads have the predicted room. Later ones have as much as those of the step before needed.
+FIRST = (0,)
 
 #: What loses nothing: all that is not sent is kept.
 CONSERVING: Kinds = {
-    "none": (NoneConfig(), None),
-    "threshold": (ThresholdConfig(density=(0.01, 1.0)), 0.1),
-    "threshold, absolute": (ThresholdConfig(search="absolute", threshold=2.0, aggregate="gather"), 2.0),
-    "topk": (TopKConfig(density=0.1), 0.1),
-    "topk, by layer": (TopKConfig(density=0.1, selection="exact", scope="layer", aggregate="gather"), 0.1),
-    "topk, global": (TopKConfig(density=0.1, scope="global"), 0.1),
-    "topk, signs": (TopKConfig(density=0.1, values="sign"), 0.1),
-    "randomk": (RandomKConfig(density=0.1), 0.1),
-    "randomk, block": (RandomKConfig(density=0.1, block=True), 0.1),
-    "dgc": (DgcConfig(density=0.1), 0.1),
-    "dgc, gathered": (DgcConfig(density=0.1, masking=False, aggregate="gather"), 0.1),
-    "gtopk": (GTopKConfig(density=0.1), 0.1),
-    "adacomp": (AdaCompConfig(), None),
-    "adacomp, small bins": (AdaCompConfig(conv_bin=20, other_bin=40, aggregate="gather"), None),
-    "powersgd": (PowerSgdConfig(rank=2, values="float32"), 2),
-    "scaled sign": (SignSgdConfig(), None),
-    "onebit": (OneBitConfig(), None),
-    "ef21": (TopKConfig(density=0.1, memory="ef21"), 0.1),
-    "doublesqueeze": (DoubleSqueezeConfig(block=100), None),
-    "dist_ef_sgd": (DistEfSgdConfig(), None),
-    "blockwise": (BlockwiseConfig(block=20), None),
-    "blockwise, 8 bits": (BlockwiseConfig(bits=8), None),
-    "sparse_loco": (SparseLoCoConfig(density=0.1), 0.1),
-    "sparse_loco, short chunks": (SparseLoCoConfig(density=0.05, chunk=100, decay=0.5), 0.05),
-    "sparse_loco, no decay": (SparseLoCoConfig(density=0.1, decay=1.0), 0.1),
+    "none": Kind(NoneConfig()),
+    "threshold": Kind(ThresholdConfig(density=(0.01, 1.0)), 0.1, foreseen=FIRST),
+    "threshold, absolute": Kind(
+        ThresholdConfig(search="absolute", threshold=2.0, aggregate="gather"),
+        2.0,
+        foreseen=(),  # how many entries reach it follows from the gradients
+    ),
+    "topk": Kind(TopKConfig(density=0.1), 0.1, foreseen=FIRST),
+    "topk, by layer": Kind(TopKConfig(density=0.1, selection="exact", scope="layer", aggregate="gather"), 0.1),
+    "topk, global": Kind(TopKConfig(density=0.1, scope="global"), 0.1, foreseen=FIRST),
+    "topk, signs": Kind(TopKConfig(density=0.1, values="sign"), 0.1, foreseen=FIRST),
+    "randomk": Kind(RandomKConfig(density=0.1), 0.1),
+    "randomk, block": Kind(RandomKConfig(density=0.1, block=True), 0.1),
+    "dgc": Kind(DgcConfig(density=0.1), 0.1, foreseen=FIRST),
+    "dgc, gathered": Kind(DgcConfig(density=0.1, masking=False, aggregate="gather"), 0.1),
+    "gtopk": Kind(GTopKConfig(density=0.1), 0.1),
+    "adacomp": Kind(AdaCompConfig(), foreseen=FIRST),
+    "adacomp, small bins": Kind(AdaCompConfig(conv_bin=20, other_bin=40, aggregate="gather"), foreseen=FIRST),
+    "powersgd": Kind(PowerSgdConfig(rank=2, values="float32"), 2),
+    "scaled sign": Kind(SignSgdConfig()),
+    "onebit": Kind(OneBitConfig()),
+    "ef21": Kind(TopKConfig(density=0.1, memory="ef21"), 0.1, foreseen=FIRST),
+    "doublesqueeze": Kind(DoubleSqueezeConfig(block=100)),
+    "dist_ef_sgd": Kind(DistEfSgdConfig()),
+    "blockwise": Kind(BlockwiseConfig(block=20)),
+    "blockwise, 8 bits": Kind(BlockwiseConfig(bits=8)),
+    "sparse_loco": Kind(SparseLoCoConfig(density=0.1), 0.1),
+    "sparse_loco, short chunks": Kind(SparseLoCoConfig(density=0.05, chunk=100, decay=0.5), 0.05),
+    "sparse_loco, no decay": Kind(SparseLoCoConfig(density=0.1, decay=1.0), 0.1),
 }
 #: What is right on average.
 UNBIASED: Kinds = {
-    "randomk": (RandomKConfig(density=0.5, memory="none"), 0.5),
-    "qsgd": (QsgdConfig(levels=7), None),
-    "terngrad": (TernGradConfig(clip=100.0), None),
+    "randomk": Kind(RandomKConfig(density=0.5, memory="none"), 0.5),
+    "qsgd": Kind(QsgdConfig(levels=7)),
+    "terngrad": Kind(TernGradConfig(clip=100.0)),
 }
 KINDS: Kinds = {
-    "fp16": (Fp16Config(), None),
-    "bf16": (Bf16Config(), None),
-    "qsgd": (QsgdConfig(), None),
-    "terngrad": (TernGradConfig(), None),
-    "majority": (SignSgdConfig(feedback=False), None),
-    "demo": (DemoConfig(density=0.05), 0.05),
-    "dion": (DionConfig(), 0.25),
-    "onebit_adam": (OneBitAdamConfig(freeze_steps=2, block=100), None),
-    "zero_one_adam": (ZeroOneAdamConfig(refreshes=1, block=100), None),
+    "fp16": Kind(Fp16Config()),
+    "bf16": Kind(Bf16Config()),
+    "qsgd": Kind(QsgdConfig()),
+    "terngrad": Kind(TernGradConfig()),
+    "majority": Kind(SignSgdConfig(feedback=False)),
+    "demo": Kind(DemoConfig(density=0.05), 0.05),
+    "dion": Kind(DionConfig(), 0.25),
+    "onebit_adam": Kind(OneBitAdamConfig(freeze_steps=2, block=100), foreseen=(2, 3)),  # the others are dense
+    "zero_one_adam": Kind(ZeroOneAdamConfig(refreshes=1, block=100), foreseen=(1, 3)),
 }
-
-
-#: Whose bytes do not follow from the gradient.
-FORESEEN = [
-    "none", "fp16", "bf16", "topk, by layer", "randomk", "randomk, block", "dgc, gathered", "gtopk", "powersgd",
-    "scaled sign", "onebit", "qsgd", "terngrad", "majority",
-    "doublesqueeze", "dist_ef_sgd", "blockwise", "blockwise, 8 bits",
-    "sparse_loco", "sparse_loco, short chunks", "sparse_loco, no decay", "demo", "dion",
-]  # fmt: skip
-#: The same for the first step.
-FORESEEN_FIRST = ["threshold", "topk", "topk, global", "topk, signs", "dgc", "adacomp", "adacomp, small bins", "ef21"]
-#: A new method is asked the laws of all: its first step sends what it predicts, and if it sends differences of
-#: parameters, it loses nothing.
+#: A method that stands in no table above must pass all laws; if it sends differences of parameters, it loses nothing.
 for _method in registry.of("exchange"):
     _config = _method.config.model_validate(_method.least)
-    _is_asked = any(_method.kind == config.kind for config, _ in (CONSERVING | KINDS).values())
-    if not _is_asked and not isinstance(_config, DriftingConfig):  # whose workers differ
-        (KINDS if _config.difference_conflict() else CONSERVING)[_method.kind] = (_config, _config.level)
-        FORESEEN_FIRST.append(_method.kind)
+    _is_listed = any(_method.kind == kind.config.kind for kind in (CONSERVING | KINDS).values())
+    if not _is_listed and not isinstance(_config, DriftingConfig):  # whose workers differ
+        (KINDS if _config.difference_conflict() else CONSERVING)[_method.kind] = Kind(_config, _config.level)
 KINDS = CONSERVING | KINDS
 #: Two nodes of two ranks, and one of three beside one of one.
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 2, 3), (1,))
-FOR_NODES = {
-    EVEN: ["none", "threshold", "topk", "dgc", "randomk", "gtopk", "adacomp", "powersgd", "onebit", "qsgd", "ef21"],
-    UNEVEN: [
-        "none", "threshold", "dgc, gathered", "powersgd", "terngrad", "doublesqueeze", "blockwise", "sparse_loco",
-        "demo", "dion", "onebit_adam", "zero_one_adam",
-    ],
-}  # fmt: skip
-#: What is done by kernels compiled for a CPU, and on a GPU by others.
-COMPILED = [
-    "threshold", "threshold, absolute", "topk", "topk, by layer", "topk, global", "topk, signs", "randomk",
-    "randomk, block", "dgc", "dgc, gathered", "gtopk", "adacomp", "adacomp, small bins", "ef21",
-    "sparse_loco", "sparse_loco, short chunks",
-]  # fmt: skip
 #: At a level that sends everything.
 DENSE: Kinds = {
-    "threshold 0": (ThresholdConfig(search="absolute", threshold=0.0), 0.0),
-    "density 1": (ThresholdConfig(density=1.0), 1.0),
-    "topk": (TopKConfig(density=1.0), 1.0),
-    "topk, global": (TopKConfig(density=1.0, scope="global"), 1.0),
-    "randomk": (RandomKConfig(density=1.0), 1.0),
-    "dgc": (DgcConfig(density=1.0), 1.0),
-    "gtopk": (GTopKConfig(density=1.0), 1.0),
+    "threshold 0": Kind(ThresholdConfig(search="absolute", threshold=0.0), 0.0),
+    "density 1": Kind(ThresholdConfig(density=1.0), 1.0),
+    "topk": Kind(TopKConfig(density=1.0), 1.0),
+    "topk, global": Kind(TopKConfig(density=1.0, scope="global"), 1.0),
+    "randomk": Kind(RandomKConfig(density=1.0), 1.0),
+    "dgc": Kind(DgcConfig(density=1.0), 1.0),
+    "gtopk": Kind(GTopKConfig(density=1.0), 1.0),
 }
 #: What sends everything, but not as a dense exchange would: equal up to rounding.
 NEARLY_DENSE: Kinds = {
-    "powersgd, full": (PowerSgdConfig(rank=1024, values="float32"), 1024),
-    "powersgd, of its rank": (PowerSgdConfig(rank=4, values="float32"), 4),
-    "ef21": (TopKConfig(density=1.0, memory="ef21"), 1.0),
+    "powersgd, full": Kind(PowerSgdConfig(rank=1024, values="float32"), 1024),
+    "powersgd, of its rank": Kind(PowerSgdConfig(rank=4, values="float32"), 4),
+    "ef21": Kind(TopKConfig(density=1.0, memory="ef21"), 1.0),
 }
 #: Whose memory follows the learning rate.
 CORRECTED: Kinds = {
-    "threshold": (ThresholdConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
-    "topk": (TopKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
-    "topk, gathered": (TopKConfig(density=(0.01, 1.0), lr_corrected=True, aggregate="gather"), 0.1),
-    "randomk": (RandomKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
-    "gtopk": (GTopKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
-    "adacomp": (AdaCompConfig(lr_corrected=True), None),
-    "powersgd": (PowerSgdConfig(rank=(1, 4), values="float32", lr_corrected=True), 2),  # at 1 a layer more has factors
-    "scaled sign": (SignSgdConfig(lr_corrected=True), None),
-    "onebit": (OneBitConfig(lr_corrected=True), None),
-    "dist_ef_sgd": (DistEfSgdConfig(block=100), None),
+    "threshold": Kind(ThresholdConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
+    "topk": Kind(TopKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
+    "topk, gathered": Kind(TopKConfig(density=(0.01, 1.0), lr_corrected=True, aggregate="gather"), 0.1),
+    "randomk": Kind(RandomKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
+    "gtopk": Kind(GTopKConfig(density=(0.01, 1.0), lr_corrected=True), 0.1),
+    "adacomp": Kind(AdaCompConfig(lr_corrected=True)),
+    # At rank 1 one layer more has factors.
+    "powersgd": Kind(PowerSgdConfig(rank=(1, 4), values="float32", lr_corrected=True), 2),
+    "scaled sign": Kind(SignSgdConfig(lr_corrected=True)),
+    "onebit": Kind(OneBitConfig(lr_corrected=True)),
+    "dist_ef_sgd": Kind(DistEfSgdConfig(block=100)),
 }
 #: Of a ramp, a plateau and a decay.
 RATES = (0.025, 0.05, 0.1, 0.1, 0.4, 0.05, 0.0125, 0.2)
 #: What can be told another level from step to step.
 STEERED: Kinds = {
-    "threshold": (ThresholdConfig(density=(0.01, 1.0)), 1.0),
-    "threshold, absolute": (ThresholdConfig(search="absolute", threshold=(0.1, 3.0)), 2.0),
-    "topk, by layer": (TopKConfig(density=(0.01, 1.0), scope="layer", aggregate="gather"), 1.0),
-    "topk, global": (TopKConfig(density=(0.01, 1.0), scope="global"), 1.0),
-    "randomk": (RandomKConfig(density=(0.01, 1.0)), 1.0),
-    "dgc": (DgcConfig(density=(0.01, 1.0)), 1.0),
-    "gtopk": (GTopKConfig(density=(0.01, 1.0)), 1.0),
-    "ef21": (TopKConfig(density=(0.01, 1.0), memory="ef21"), 1.0),
-    "sparse_loco": (SparseLoCoConfig(density=(0.01, 1.0)), 1.0),
-    "powersgd": (PowerSgdConfig(rank=(1, 4), values="float32"), 4),  # from rank 2 on a layer travels densely
+    "threshold": Kind(ThresholdConfig(density=(0.01, 1.0)), 1.0),
+    "threshold, absolute": Kind(ThresholdConfig(search="absolute", threshold=(0.1, 3.0)), 2.0),
+    "topk, by layer": Kind(TopKConfig(density=(0.01, 1.0), scope="layer", aggregate="gather"), 1.0),
+    "topk, global": Kind(TopKConfig(density=(0.01, 1.0), scope="global"), 1.0),
+    "randomk": Kind(RandomKConfig(density=(0.01, 1.0)), 1.0),
+    "dgc": Kind(DgcConfig(density=(0.01, 1.0)), 1.0),
+    "gtopk": Kind(GTopKConfig(density=(0.01, 1.0)), 1.0),
+    "ef21": Kind(TopKConfig(density=(0.01, 1.0), memory="ef21"), 1.0),
+    "sparse_loco": Kind(SparseLoCoConfig(density=(0.01, 1.0)), 1.0),
+    "powersgd": Kind(PowerSgdConfig(rank=(1, 4), values="float32"), 4),  # from rank 2 on a layer travels densely
 }
 #: What gradients are computed in; the exchange has them in float32.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def _trials(place: Place, names: Iterable[str] = KINDS, dtypes: Iterable[str] = ("float32",)) -> dict[str, Any]:
+def _trials(place: Place, dtypes: Iterable[str] = ("float32",)) -> dict[str, Any]:
     """What the laws of all exchanges are about, by the gradients' type and by kind."""
-    return {dtype: {kind: trial(*KINDS[kind], place, DTYPES[dtype]) for kind in names} for dtype in dtypes}
+    return {
+        dtype: {name: trial(kind.config, kind.level, place, DTYPES[dtype]) for name, kind in KINDS.items()}
+        for dtype in dtypes
+    }
 
 
 def kinds(rank: int, num_workers: int) -> dict[str, Any]:
@@ -184,17 +179,17 @@ def pairs(rank: int, num_workers: int) -> dict[str, Any]:
 
 def kinds_on_even_nodes(rank: int, num_workers: int) -> dict[str, Any]:
     """The same for ranks that share nodes."""
-    return _trials(Place.on_nodes(rank, EVEN), FOR_NODES[EVEN])
+    return _trials(Place.on_nodes(rank, EVEN))
 
 
 def kinds_on_uneven_nodes(rank: int, num_workers: int) -> dict[str, Any]:
-    return _trials(Place.on_nodes(rank, UNEVEN), FOR_NODES[UNEVEN])
+    return _trials(Place.on_nodes(rank, UNEVEN))
 
 
 def kinds_by_operators(rank: int, num_workers: int) -> dict[str, Any]:
     """The same by torch's operators, as on a GPU that has no Triton."""
     with mock.patch.object(operators, "needed_for", lambda vector: True):
-        return _trials(Place(rank, num_workers), COMPILED, DTYPES)
+        return _trials(Place(rank, num_workers), DTYPES)
 
 
 def trial(config: ExchangeConfig, level: float | None, place: Place, dtype: torch.dtype) -> dict[str, Any]:
@@ -272,7 +267,7 @@ def dense_limits_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:
 def _dense_limits(place: Place) -> dict[str, Any]:
     """The bits of five aggregated gradients of which all is sent, by exchange."""
     benches = {"none": (Bench(NoneConfig(), place), None)} | {
-        name: (Bench(config, place), level) for name, (config, level) in DENSE.items()
+        name: (Bench(kind.config, place), kind.level) for name, kind in DENSE.items()
     }
     bits: dict[str, list[str]] = {name: [] for name in benches}
     for step in range(5):
@@ -289,15 +284,15 @@ def near_limits(rank: int, num_workers: int) -> dict[str, float]:
 def _near_limits(place: Place) -> dict[str, float]:
     """How far kinds that send everything in another form are from the mean gradient after two steps, relative."""
     errors = {}
-    for name, (config, level) in NEARLY_DENSE.items():
-        bench, gradient = Bench(config, place), gradients(place.rank, 1)
+    for name, kind in NEARLY_DENSE.items():
+        bench, gradient = Bench(kind.config, place), gradients(place.rank, 1)
         if name == "powersgd, of its rank":
             gradient = _of_low_rank(place.rank)
         mean = gradient.clone()
         dist.all_reduce(mean, group=place.group)
         mean /= place.num_workers
         for given in (gradients(place.rank, 0) if name == "ef21" else gradient, gradient):
-            bench.step(given, level)
+            bench.step(given, kind.level)
         errors[name] = float((bench.buffer.gradient - mean).abs().max() / mean.abs().max())
     return errors
 
@@ -305,15 +300,15 @@ def _near_limits(place: Place) -> dict[str, float]:
 def changing_rates(rank: int, num_workers: int) -> dict[str, Any]:
     """What becomes of the updates when the learning rate changes, in sparse steps and one at level 1, by kind."""
     place = Place(rank, num_workers)
-    return {name: _at_changing_rates(config, level, place) for name, (config, level) in CORRECTED.items()}
+    return {name: _at_changing_rates(kind, place) for name, kind in CORRECTED.items()}
 
 
-def _at_changing_rates(config: ExchangeConfig, level: float | None, place: Place) -> dict[str, Any]:
+def _at_changing_rates(kind: Kind, place: Place) -> dict[str, Any]:
     """What is lost after each step, and whether a bench that takes over before a change of the rate goes on alike."""
-    bench, restored = Bench(config, place), Bench(config, place)
+    bench, restored = Bench(kind.config, place), Bench(kind.config, place)
     lost, bits = [], []
     for step, rate in enumerate(RATES):
-        given, at = gradients(place.rank, step), 1.0 if step == 6 and level is not None else level
+        given, at = gradients(place.rank, step), 1.0 if step == 6 and kind.level is not None else kind.level
         if step == 4:
             restored.load(bench.state())
         bench.step(given, at, rate=rate)
@@ -329,9 +324,11 @@ def _at_changing_rates(config: ExchangeConfig, level: float | None, place: Place
 def changing_levels(rank: int, num_workers: int) -> dict[str, float]:
     """What is lost when the level rises to the highest and falls again, by kind."""
     lost = {}
-    for name, (config, highest) in STEERED.items():
-        bench, low = Bench(config, Place(rank, num_workers)), 1 if name == "powersgd" else highest / 10
-        for step, level in enumerate((low, low, 3 * low, highest, low, low, highest, low)):
+    for name, kind in STEERED.items():
+        assert kind.level is not None
+        bench, high = Bench(kind.config, Place(rank, num_workers)), kind.level
+        low = 1 if name == "powersgd" else high / 10
+        for step, level in enumerate((low, low, 3 * low, high, low, low, high, low)):
             bench.step(gradients(rank, step), level)
         lost[name] = bench.lost()
     return lost
@@ -343,10 +340,10 @@ def averages(rank: int, num_workers: int) -> dict[str, Any]:
     mean = gradient.clone()
     dist.all_reduce(mean)
     mean /= num_workers
-    for name, (config, level) in UNBIASED.items():
-        bench, errors = Bench(config, Place(rank, num_workers)), []
+    for name, kind in UNBIASED.items():
+        bench, errors = Bench(kind.config, Place(rank, num_workers)), []
         for step in range(1, 33):
-            bench.step(gradient, level)
+            bench.step(gradient, kind.level)
             error = bench.received / (num_workers * step) - mean
             errors.append(float(error.norm() / mean.norm()))
         found[name] = [errors[0], errors[-1]]
