@@ -35,6 +35,8 @@ T = TypeVar("T")
 Spec = JobSpec | Mapping[str, Any]
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _BINARY = "application/octet-stream"
+#: A whole snapshot of hundreds of trials takes the service seconds, and longer under load.
+_SNAPSHOT_S = 60.0
 
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
@@ -87,6 +89,8 @@ class Call(Generic[T]):
     media_type: str = "application/json"
     #: The answer, if it is known without a request.
     known: T | None = None
+    #: The client waits at least this long for the answer, where the service may compute it for long.
+    timeout_s: float = 0.0
     #: Reads the answer in place of `read` if it needs the headers, too.
     read_with_headers: Callable[[bytes, Mapping[str, str]], T] | None = None
 
@@ -308,9 +312,8 @@ def comparison(job_id: str, others: Collection[str] = ()) -> Call[Comparison]:
 
 def snapshot(job_id: str, *, since: int | None = None, max_points: int | None = None) -> Call[Snapshot]:
     """Return all that the job's page shows at one moment; with an earlier `cursor` as `since`, only the changes."""
-    return _get(
-        f"/v1/jobs/{job_id}/snapshot", reading(Snapshot.model_validate_json), since=since, max_points=max_points
-    )
+    read = reading(Snapshot.model_validate_json)
+    return replace(_get(f"/v1/jobs/{job_id}/snapshot", read, since=since, max_points=max_points), timeout_s=_SNAPSHOT_S)
 
 
 def events(job_id: str | None, *, after: int | None, kinds: Collection[EventKind]) -> Call[EventPage]:

@@ -143,6 +143,7 @@ def is_answer(call: Call[Any], response: httpx2.Response) -> bool:
 def request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2.Request:
     """Return the HTTP request of a call. Raises ApiError if its values cannot be encoded."""
     given = {"params": call.params, "headers": call.headers, "json": call.json, "content": call.content}
+    given["timeout"] = _timeout(http.timeout, call)
     try:
         return http.build_request(call.method, call.path, **given)
     except UNSAYABLE as error:
@@ -153,6 +154,12 @@ def request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2
             raise
     detail = "not all of its numbers are finite"
     raise ApiError(422, "The request is not valid", detail=detail, errors=errors, slug="invalid-request")
+
+
+def _timeout(usual: httpx2.Timeout, call: Call[Any]) -> httpx2.Timeout:
+    """Return the client's timeout, with which it waits longer for an answer where the call asks for that."""
+    read = None if usual.read is None else max(usual.read, call.timeout_s)
+    return httpx2.Timeout(connect=usual.connect, read=read, write=usual.write, pool=usual.pool)
 
 
 def with_self(method: F) -> F:

@@ -91,7 +91,8 @@ async function problem(answer) {
 
 const json = (answer) => answer.json();
 
-const get = (path, parameters = {}) => send(path, parameters, { timeoutMs: 10000, read: json });
+const get = (path, parameters = {}, timeoutMs = 10000) => send(path, parameters, { timeoutMs, read: json });
+const LONG_MS = 60000; // what hundreds of trials recorded takes the service seconds to read, and longer under load
 
 const post = (path, parameters, headers, body) =>
   send(path, parameters, { method: "POST", timeoutMs: 60000, headers, body, read: json });
@@ -148,10 +149,10 @@ export const createKey = (key) => post("/v1/keys", {}, { "Content-Type": "applic
 export const actOnKey = (id, verb) => post(`/v1/keys/${encodeURIComponent(id)}:${verb}`, {}, {});
 export const audit = (filter) => get("/v1/audit", filter);
 export const snapshot = (id, since, max_points) =>
-  get(`/v1/jobs/${encodeURIComponent(id)}/snapshot`, { since, max_points });
+  get(`/v1/jobs/${encodeURIComponent(id)}/snapshot`, { since, max_points }, LONG_MS);
 export const steering = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/steering`);
 export const cards = (id, trial, stage) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`, { trial, stage, posterior: true });
-export const series = (id, name, about) => get(`/v1/jobs/${encodeURIComponent(id)}/metrics/${encodeURIComponent(name)}`, about);
+export const series = (id, name, about) => get(`/v1/jobs/${encodeURIComponent(id)}/metrics/${encodeURIComponent(name)}`, about, LONG_MS);
 export const recorded = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/metrics`);
 export const comparison = ([first, ...others]) =>
   get(`/v1/jobs/${encodeURIComponent(first)}/comparison`, { other: others });

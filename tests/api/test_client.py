@@ -20,6 +20,7 @@ from api import calls
 from api.async_client import AsyncClient
 from api.calls import JobFilters
 from api.client import Client
+from api.connection import request
 from api.failures import ApiError, DamagedDownload, Unreachable
 from api.http.app import create_app
 from api.http.connections import Deadlines
@@ -334,6 +335,15 @@ def test_a_service_that_is_late_on_an_overloaded_machine_is_no_wrong_url(busy_ma
             client.jobs()
 
     assert str(late.value).endswith(busy_machine)
+
+
+@pytest.mark.parametrize(("timeout_s", "usual", "of_snapshots"), [(10.0, 10.0, 60.0), (90.0, 90.0, 90.0)])
+def test_a_snapshot_may_take_longer_than_other_answers(timeout_s: float, usual: float, of_snapshots: float) -> None:
+    with Client("http://127.0.0.1:1", "wt_any", timeout_s=timeout_s) as client:
+        asked = [request(client._http, call).extensions["timeout"] for call in (calls.job("j"), calls.snapshot("j"))]
+
+    assert [each["read"] for each in asked] == [usual, of_snapshots]
+    assert {each["connect"] for each in asked} == {timeout_s}
 
 
 def test_a_client_closes_an_idle_connection_before_the_service_does(client: Client) -> None:

@@ -169,6 +169,17 @@ def test_after_very_many_events_the_snapshot_is_whole(http, reporting, monkeypat
     assert not get(http, reporting.job_id, since=newest - 3)["whole"]
 
 
+def test_of_many_trials_each_series_has_fewer_points(http, reporting, monkeypatch):
+    reporting.run_to_the_end()
+    monkeypatch.setattr("service.control.results.snapshots._MOST_POINTS", 80)
+
+    series = get(http, reporting.job_id)["series"]
+
+    assert [len(each["steps"]) for each in series if each["name"] == "loss"] == [20, 20]
+    assert sum(len(each["steps"]) for each in series) <= 80
+    assert all(each["num_points"] > 20 for each in series if each["name"] == "loss")
+
+
 def test_an_unchanged_job_is_a_304_whatever_others_do(http, reporting, store, job):
     url = f"/v1/jobs/{reporting.job_id}/snapshot"
     known = {"If-None-Match": http.get(url).headers["ETag"]}

@@ -25,6 +25,8 @@ _STREAM: Answers = {
     }
 }
 
+_MAX_POINTS = "the most points per series; fewer where a job has so many trials that they would be over 200,000 in all"
+
 JobFilter = Annotated[str | None, Query(max_length=100, description="only events of this job")]
 Kinds = Annotated[list[EventKind], Query(description="only events of these kinds; several: kind=job&kind=probe")]
 After = Annotated[
@@ -101,7 +103,7 @@ def get_snapshot(
     request: Request,
     response: Response,
     since: Annotated[int | None, Query(ge=0, le=_MAX_ID, description="`cursor` of the previous snapshot")] = None,
-    max_points: Annotated[int, Query(ge=2, le=10_000, description="the most points per series")] = 1000,
+    max_points: Annotated[int, Query(ge=2, le=10_000, description=_MAX_POINTS)] = 1000,
     if_none_match: IfNoneMatch = None,
 ) -> Snapshot | Response:
     """Return all that the job's page shows at one moment; with `since`, only the changes."""

@@ -226,7 +226,10 @@ def _reached(chunks: Sequence[ChunkRow], within: Steps) -> list[ChunkRow]:
 
 
 def _inside(chunk: ChunkRow, within: Steps) -> list[Point]:
-    return [point for point in decode(chunk.data) if within.holds(point.step)]
+    found = decode(chunk.data)
+    if within.holds(chunk.first_step) and within.holds(chunk.last_step):
+        return found
+    return [point for point in found if within.holds(point.step)]
 
 
 def _num_packed(session: Session, key: Key, cover: Sequence[ChunkRow], within: Steps) -> int:

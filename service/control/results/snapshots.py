@@ -17,6 +17,8 @@ from service.wire.trials import Series
 
 #: Series that the page draws.
 _DRAWN = ("loss", "validation_loss")
+#: Points of all drawn series of a whole snapshot. With the most trials that a job can have, a series keeps thirty.
+_MOST_POINTS = 200_000
 #: After more events than this the whole is cheaper than what changed.
 _MAX_CHANGES = 2000
 #: In these states an attempt takes trials back to their last checkpoint.
@@ -29,7 +31,8 @@ def snapshot(
 ) -> Snapshot:
     """Return all that the job's page shows; with `since`, only what events after that id have changed.
 
-    All is returned, too, if the change is unknown: events are gone or too many, or steps were rolled back.
+    All is returned, too, if the change is unknown: events are gone or too many, or steps were rolled back. A series has
+    fewer than `max_points` points where the job has so many trials that all would have more than `_MOST_POINTS`.
 
     Raises UnreadableJob: a page draws what the job's own parts say.
     """
@@ -39,6 +42,7 @@ def snapshot(
     changed = [] if since is None else _changes(session, job_id, since)
     is_lost = since is None or events.is_outside(since, bounds) or len(changed) > _MAX_CHANGES
     found = queries.trials(session, job_id)
+    max_points = min(max_points, _MOST_POINTS // (len(_DRAWN) * max(1, len(found))))
     if is_lost or any(map(_takes_back, changed)):
         return Snapshot(
             cursor=cursor,
