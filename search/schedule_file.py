@@ -208,6 +208,7 @@ class Provenance(Value):
         None, description="hash of the first weights, and of the data's sizes and version; null: not kept"
     )
     weights: str | None = Field(None, description="SHA-256 of the weights file that it ended with; null: not kept")
+    averaged: bool = Field(False, description="these weights are the average of the run's last ones")
 
 
 class RecordedSchedule(ScheduleFile):

@@ -118,5 +118,7 @@ class Evaluation(Value):
     loss: float
     metrics: dict[str, float] = Field(default_factory=dict)  # the workload's own, each a mean over the samples
     num_samples: int
+    averaged: bool = False  # of the average of the weights
+    has_average: bool = False  # there is one, which may be evaluated too
     bytes_sent: tuple[dict[Purpose, int], ...] = ()  # per rank
     bytes_within: tuple[dict[Purpose, int], ...] = ()  # the same, sent to ranks of the same node

@@ -252,6 +252,6 @@ def scalars_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
 
 
 def load_scalars(parts: Mapping[str, Stateful], scalars: Mapping[str, Any]) -> None:
-    """Load into each part its scalars."""
+    """Load into each part its scalars. A part that an earlier release did not have gets none."""
     for part, state in parts.items():
-        state.load_scalars(scalars[part])
+        state.load_scalars(scalars.get(part, {}))

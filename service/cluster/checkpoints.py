@@ -100,10 +100,10 @@ class Keeper:
             require_room(self.saved[-1], num_more=self.keep + _NUM_BESIDES - 1)
 
     @tracing.traced("export")
-    def export(self, folder: str = "") -> tuple[Exported, Written]:
-        """Write the weights to `folder` (for Schedule-Free, the averaged iterate). Also return the traffic of it."""
+    def export(self, folder: str = "", *, averaged: bool = False) -> tuple[Exported, Written]:
+        """Write the weights, or their average, to `folder`. Also return the traffic of it."""
         url = f"{self.root}/{folder}weights.safetensors"
-        written = self.group.export(url)
+        written = self.group.export(url, averaged=averaged)
         return Exported(url, str(written.sha256)), written
 
 

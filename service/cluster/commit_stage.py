@@ -163,7 +163,7 @@ def _hold_steady(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
 
 def _is_new_best(state: TrialState) -> bool:
     """Return whether the state just evaluated is worth a checkpoint. Without a budget in seconds, no clock is read."""
-    if state.spec.checkpoint.export == "last":
+    if state.spec.checkpoint.export != "best":
         return False
     patience = state.progress.best_patience
     if state.spec.budget.seconds is None:

@@ -60,10 +60,10 @@ class Probe(NamedTuple):
     is_cut: bool  # whether it ended before its allowance was spent
 
 
-def origin(group: Group, weights: Exported) -> Origin:
-    """Return the origin of a run's result: releases, the fingerprint of first weights and data, the weights' hash."""
+def origin(group: Group, weights: Exported, *, averaged: bool) -> Origin:
+    """Return the origin of a run's result: releases, the fingerprint of first weights and data, the weights."""
     versions = {name: version(name) for name in ("wiretune", "torch")} | {"python": platform.python_version()}
-    return Origin(versions=versions, fingerprint=group.fingerprint, weights=weights.sha256)
+    return Origin(versions=versions, fingerprint=group.fingerprint, weights=weights.sha256, averaged=averaged)
 
 
 def started(trial_id: str, spec: TrialSpec, group: Group) -> TrialStarted:

@@ -185,36 +185,46 @@ def _train_alone(state: TrialState, begun: Begun) -> Course:
 
 
 class KeptLine(NamedTuple):
-    """The state that is kept of a line: its last, or a better one before."""
+    """The state that is kept of a line: its last weights, their average, or a better state before."""
 
     line: TrialState
     evaluation: Evaluation  # of the kept state
     end: Evaluation
     exported: Best | None = None  # None: the end is kept
-    last: Exported | None = None  # the weights of the end, if another state is kept
+    last: Exported | None = None  # the weights of the end, if they are not what is kept
 
 
 def _ending(line: TrialState) -> KeptLine:
     """Evaluate the line's end, and load the best checkpoint if it is better by the objective."""
     end = _evaluate_off_the_clock(line)
-    progress, best = line.progress, line.progress.best
-    line.recorder.report(*reports.evaluated(line.trial_id, end, progress.step, progress.seconds))
-    is_last = line.spec.checkpoint.export == "last"
-    if is_last or best is None or best.step is None or not best.score < line.judge.rank(end):
-        return KeptLine(line, end, end)
+    kept = _averaged_if_better(line, end)
+    progress, export = line.progress, line.spec.checkpoint.export
+    best = progress.best if export == "best" else None
+    line.recorder.report(*reports.evaluated(line.trial_id, kept, progress.step, progress.seconds))
+    if best is None or best.step is None or not best.score < line.judge.rank(kept):
+        return KeptLine(line, kept, end, last=None if kept is end else _exported(line, "last/"))
     last = _exported(line, "last/")
     line.group.load(best.checkpoint)
-    return KeptLine(line, _evaluate_off_the_clock(line), end, best, last)
+    return KeptLine(line, _evaluate_off_the_clock(line, averaged=best.averaged), end, best, last)
 
 
-def _exported(line: TrialState, folder: str = "") -> Exported:
-    exported, written = line.keeper.export(folder)
+def _averaged_if_better(line: TrialState, end: Evaluation) -> Evaluation:
+    """Return the evaluation of the end that is exported: of the weights, or of their average."""
+    export = line.spec.checkpoint.export
+    if export == "last" or not end.has_average:
+        return end
+    average = _evaluate_off_the_clock(line, averaged=True)
+    return average if export == "average" else min(end, average, key=line.judge.rank)
+
+
+def _exported(line: TrialState, folder: str = "", *, averaged: bool = False) -> Exported:
+    exported, written = line.keeper.export(folder, averaged=averaged)
     line.progress.charge_bytes(written)
     return exported
 
 
-def _evaluate_off_the_clock(line: TrialState) -> Evaluation:
-    evaluation = line.group.evaluate()
+def _evaluate_off_the_clock(line: TrialState, *, averaged: bool = False) -> Evaluation:
+    evaluation = line.group.evaluate(averaged=averaged)
     line.progress.charge_bytes(evaluation)
     return evaluation
 
@@ -227,7 +237,7 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
     state.progress.stop_clock(ended, num_held=state.recorder.num_held)
     kept = min(map(_ending, (state, *beside)), key=lambda ending: state.judge.rank(ending.evaluation))
     line, evaluation, exported = kept.line, kept.evaluation, kept.exported
-    weights = _exported(line)
+    weights = _exported(line, averaged=evaluation.averaged)
     state.recorder.complete(state.progress, state.second)
     finished = TrialFinished(
         trial_id=state.trial_id,
@@ -237,8 +247,9 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
         validation_loss=reports.finite(evaluation.loss),
         validation_metrics=_finite(evaluation.metrics),
         exported_step=exported and exported.step,
-        end_validation_loss=reports.finite(kept.end.loss) if exported else None,
-        end_validation_metrics=_finite(kept.end.metrics) if exported else {},
+        averaged=evaluation.averaged,
+        end_validation_loss=reports.finite(kept.end.loss) if kept.last else None,
+        end_validation_metrics=_finite(kept.end.metrics) if kept.last else {},
         last_weights_url=kept.last and kept.last.url,
         last_weights_sha256=kept.last and kept.last.sha256,
         ended_early=line.is_stale(),
@@ -248,7 +259,7 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
         bill=state.progress.bill,
         weights_url=weights.url,
         weights_sha256=weights.sha256,
-        origin=reports.origin(line.group, weights),
+        origin=reports.origin(line.group, weights, averaged=evaluation.averaged),
     )
     state.recorder.sink.flush(finished)
     return finished

@@ -23,6 +23,7 @@ class Best(BaseModel):
     checkpoint: str
     score: float = Field(validation_alias=AliasChoices("score", "loss"))  # `loss` in earlier releases
     step: int | None = Field(None, description="committed steps behind it; None: an earlier release has not said")
+    averaged: bool = Field(False, description="it is the average of the weights there that scored so")
     schedule: tuple[ScheduleEntry, ...] | None = Field(
         None, description="that led there, where its steps were rolled back; None: the beginning of the run's"
     )
@@ -55,6 +56,7 @@ class Progress(BaseModel):
         validation_alias=AliasChoices("score", "validation_loss"),
         description="of the last evaluation by the objective, lower is better; None: it was not finite",
     )
+    averaged: bool = Field(False, description="that evaluation was of the average of the weights")
     evaluated_step: int | None = Field(None, description="committed steps behind that evaluation")
     steps_to_meeting: int = Field(0, description="until workers that train apart have equal parameters")
     evaluation_due: bool = Field(False, description="it waits for their next meeting, where it costs no average")
@@ -139,11 +141,17 @@ class Progress(BaseModel):
             },
         )
 
-    def note_evaluation(self, score: float | None, *, min_delta: float = 0.0, at_target: bool = False) -> None:
+    def is_record(self, score: float | None, *, min_delta: float = 0.0) -> bool:
+        """Return whether `score` is better than those of all evaluations so far, by `min_delta`."""
+        return score is not None and (self.record is None or score < self.record - min_delta)
+
+    def note_evaluation(
+        self, score: float | None, *, min_delta: float = 0.0, at_target: bool = False, averaged: bool = False
+    ) -> None:
         """Record the current state's score, None if not finite, and whether it improved by `min_delta`."""
         self.score, self.evaluated_step, self.evaluation_due = score, self.step, False
-        self.at_target = at_target
-        if score is not None and (self.record is None or score < self.record - min_delta):
+        self.at_target, self.averaged = at_target, averaged
+        if self.is_record(score, min_delta=min_delta):
             self.record, self.num_stale = score, 0
         else:
             self.num_stale += 1
@@ -153,7 +161,7 @@ class Progress(BaseModel):
         if self.score is None or self.evaluated_step != self.step:
             return
         if self.best is None or self.score < self.best.score:
-            self.best = Best(checkpoint=url, score=self.score, step=self.step)
+            self.best = Best(checkpoint=url, score=self.score, step=self.step, averaged=self.averaged)
 
     @property
     def best_patience(self) -> float:
@@ -188,6 +196,7 @@ class Progress(BaseModel):
         self.step, self.schedule, self.steady = earlier.step, list(earlier.schedule), earlier.steady
         self.piece = None
         self.score, self.evaluated_step, self.at_target = earlier.score, earlier.evaluated_step, earlier.at_target
+        self.averaged = earlier.averaged
         self.steps_to_meeting, self.evaluation_due = earlier.steps_to_meeting, earlier.evaluation_due
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 

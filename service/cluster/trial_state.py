@@ -157,21 +157,29 @@ class TrialState:
 
     # -- evaluations ------------------------------------------------------------------------------------------
 
-    def evaluate(self) -> Evaluation:
-        """Evaluate the state in memory. Its time and bytes are charged."""
+    def evaluate(self, *, averaged: bool = False) -> Evaluation:
+        """Evaluate the state in memory, its weights or their average. The time and bytes are charged."""
         started = self.seconds()
-        evaluation = self.group.evaluate()
+        evaluation = self.group.evaluate(averaged=averaged)
         self.progress.charge_bytes(evaluation)
         self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
         return evaluation
 
     def evaluate_line(self) -> None:
-        """Evaluate the committed line and report the result."""
-        self._note(self.evaluate())
+        """Evaluate the committed line and report the result.
+
+        If its weights set no record, their average may: then it is evaluated too, and the better of both counts.
+        """
+        export = self.spec.checkpoint.export
+        found = self.evaluate(averaged=export == "average")
+        if export == "best" and found.has_average and not self.progress.is_record(self.judge.score(found)):
+            found = min(found, self.evaluate(averaged=True), key=self.judge.rank)
+        self._note(found)
 
     def _note(self, evaluation: Evaluation) -> None:
         score, min_delta = self.judge.score(evaluation), self.spec.objective.min_delta
-        self.progress.note_evaluation(score, min_delta=min_delta, at_target=self.judge.is_at_target(score))
+        is_at_target, averaged = self.judge.is_at_target(score), evaluation.averaged
+        self.progress.note_evaluation(score, min_delta=min_delta, at_target=is_at_target, averaged=averaged)
         self.recorder.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
         self._tell_rungs(evaluation)
 
@@ -222,7 +230,7 @@ class TrialState:
         url = self.keeper.save(self.progress.step, needed=self.needed(), beside=True)
         if not (beside and self._is_alone):
             self._wait_for_upload()
-        if not is_timed or self.spec.budget.seconds is not None or self.spec.checkpoint.export == "last":
+        if not is_timed or self.spec.budget.seconds is not None or self.spec.checkpoint.export != "best":
             self.progress.note_checkpoint(url)
         self.saved_s = self.seconds()
         self.save_took_s = self.saved_s - started

@@ -272,9 +272,10 @@ class Checkpointing(Config):
         le=100,
         description="newest checkpoints that stay, besides the best one and those that something goes on from",
     )
-    export: Literal["last", "best"] = Field(
+    export: Literal["last", "best", "average"] = Field(
         "best",
-        description="the weights of the end, or of the evaluated checkpoint that `objective` ranks best",
+        description="the weights of the end; the evaluated state that `objective` ranks best, weights or their average; "
+        "or the average at the end",
     )
 
 
@@ -404,6 +405,7 @@ class JobParts(Config):
             workers_per_node=self.workers.per_node,
             seed=seed,
             threads=max(1, min(int(self.workers.cpus), MAX_THREADS)),
+            average=self.checkpoint.export != "last",
             collective_timeout_s=self.workers.timeout_s,
             start_timeout_s=self.workers.start_timeout_s,
             reply_timeout_s=self.workers.reply_timeout_s,

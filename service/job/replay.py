@@ -53,7 +53,7 @@ def replayed(recorded: RecordedSchedule) -> JobSpec:
             "seeds": [origin.seed],
             "budget": {"steps": recorded.num_steps},
             "objective": spec.objective.model_dump(mode="json") | _NEVER_EARLY,
-            "checkpoint": {"export": "last"},
+            "checkpoint": {"export": "average" if origin.averaged else "last"},
         }
     )
 

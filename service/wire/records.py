@@ -324,12 +324,13 @@ class RunEnd(BaseModel):
     """The end of a run, and the state that gave the weights: as they are reported, and as they are shown."""
 
     exported_step: Count | None = Field(None, description="committed steps behind the weights; null: all of them")
+    averaged: StrictBool = Field(False, description="the weights are an average over the steps behind them")
     end_validation_loss: float | None = Field(
         None,
-        description="of the run's end, where an earlier checkpoint was better, and gave the weights",
+        description="of the weights at the run's end, where an earlier checkpoint or an average was better",
     )
     end_validation_metrics: dict[str, float | None] = Field(default_factory=dict, description="the same, by name")
-    last_weights_url: str | None = Field(None, description="those of the end, where an earlier checkpoint was better")
+    last_weights_url: str | None = Field(None, description="those at the run's end, in the same case")
     weights_sha256: str | None = Field(None, pattern=SHA256, description="of the weights' file; null: not known")
     last_weights_sha256: str | None = Field(None, pattern=SHA256, description="of those of the end, the same")
     ended_early: bool = Field(False, description="the job's patience was at its end before the budget was")
@@ -344,6 +345,7 @@ class Origin(Record):
     versions: dict[str, str] = Field(description="of wiretune, torch and python, where it trained")
     fingerprint: str = Field(description="hash of the first weights, and of the data's sizes and version")
     weights: str | None = Field(None, description="SHA-256 of the weights file")
+    averaged: StrictBool = Field(False, description="they are an average over the last steps")
 
 
 class TrialFinished(Record, RunEnd):

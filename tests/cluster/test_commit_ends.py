@@ -49,7 +49,7 @@ def train(
             made[0].limit = limit
             return made[0]
 
-        def evaluate() -> Evaluation:
+        def evaluate(*, averaged: bool = False) -> Evaluation:
             return Evaluation(loss=sign * sum(group.rates), num_samples=10, bytes_sent=({"control": 8},) * 2)
 
         monkeypatch.setattr(strategies, "build", build)

@@ -62,7 +62,7 @@ EPOCHS = {
     "parts",
     [
         pytest.param({"exchange": {"kind": "threshold", "density": [0.01, 0.2]}}, id="threshold"),
-        pytest.param({"exchange": {"kind": "none"}}, id="none", marks=pytest.mark.long),
+        pytest.param({"exchange": {"kind": "none"}, "checkpoint": {"export": "average"}}, id="average"),
         pytest.param({"exchange": {"kind": "powersgd", "rank": [1, 4]}}, id="powersgd", marks=pytest.mark.long),
         pytest.param(EPOCHS, id="epochs", marks=pytest.mark.long),
     ],

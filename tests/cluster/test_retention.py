@@ -41,7 +41,7 @@ def test_what_a_larger_budget_goes_on_from_has_its_best_checkpoint_still(
 ) -> None:
     group, sink = arithmetic_group(), Memory()
 
-    def evaluate() -> Evaluation:
+    def evaluate(*, averaged: bool = False) -> Evaluation:
         return Evaluation(loss=2.0 - len(group.rates) / 300, metrics={}, num_samples=10, bytes_sent=({"control": 8},))
 
     group.evaluate = evaluate
@@ -66,7 +66,7 @@ def test_the_best_checkpoint_stays_until_there_is_a_better_one(
     group, sink = arithmetic_group(), Storage()
     losses = {0: 2.0, 30: 1.5, 60: 0.5, 90: 1.0, 120: 0.7}  # by step; then it rises
 
-    def evaluate() -> Evaluation:
+    def evaluate(*, averaged: bool = False) -> Evaluation:
         loss = losses.get(len(group.rates), 3.0)
         return Evaluation(loss=loss, metrics={}, num_samples=10, bytes_sent=({"control": 8},) * 2)
 
@@ -120,7 +120,7 @@ def test_the_best_checkpoint_that_a_silent_api_knows_of_stays_however_many_bette
     group, sink = arithmetic_group(), Away()
     losses = {0: 2.0, 30: 1.5, 120: 1.0, 150: 0.8, 180: 0.5}  # by step
 
-    def evaluate() -> Evaluation:
+    def evaluate(*, averaged: bool = False) -> Evaluation:
         loss = losses.get(len(group.rates), 3.0)
         return Evaluation(loss=loss, metrics={}, num_samples=10, bytes_sent=({"control": 8},) * 2)
 

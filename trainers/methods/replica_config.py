@@ -44,6 +44,7 @@ class ReplicaConfig(Config):
     clip: float | None = Field(None, gt=0, allow_inf_nan=False, description="global norm, after aggregation")
     precision: Literal["float32", "bf16"] = Field("float32", description="bf16: autocast of forward and loss")
     threads: int = Field(1, ge=1, le=MAX_THREADS, description="torch threads per worker")
+    average: bool = Field(False, description="keep an average of the weights too, which may be evaluated and exported")
     start_timeout_s: float = Field(600.0, gt=0, description="of a worker's start: imports, data, the model")
     reply_timeout_s: float = Field(300.0, gt=0, description="of all else that is no step: evaluation, checkpoints")
     collective_timeout_s: float = Field(60.0, gt=0, description="a collective that takes longer is an error")

@@ -254,6 +254,8 @@ class Course:
             met = self._sync.advance(outcome, update)
         if was_apart or self._sync.is_apart:  # the update was one rank's own
             self._parts.alignment.begin()
+        if not self._sync.is_apart:  # else each rank would have an average of its own
+            self._parts.average.follow(self._number)
         if met.is_left_out:
             self._parts.optimizer.forget_lost()
             model.forget_lost(self._parts.model)

@@ -26,15 +26,19 @@ class EvaluatedState:
     node_links: NodeLinks
     may_differ: bool  # the parameters of the ranks, at any step
 
-    def tensors(self, step: int, rank: int, *, num_present: int) -> dict[str, Tensor]:
-        """Return it by name, as it is before number `step`, on rank `rank` of `num_present`; collective."""
+    def tensors(self, step: int, rank: int, *, num_present: int, averaged: bool) -> dict[str, Tensor]:
+        """Return it by name, as it is before number `step`, on rank `rank` of `num_present`; collective.
+
+        `averaged` gives the average of the weights in place of the weights, if there is one yet.
+        """
         self.sync.settle()
         config, net = self.parts.config, self.parts.model
         # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
         copies = self.node_links.copies if config.exchange.drifts else num_present
-        parameters = self._together(copies) | self._means_of_frozen(copies)
+        average = self.parts.average.weights() if averaged else {}
+        parameters = (average or self._together(copies)) | self._means_of_frozen(copies)
         own = {name: buffer.clone() for name, buffer in net.named_buffers()}  # a forward pass may change them
-        buffers = own | self._statistics(parameters, step, rank)
+        buffers = own | self._statistics(parameters, step, rank, are_others=bool(average))
         kept = {name: buffers[name] for name in model.persistent_buffers(net)}  # others are scratch or constants
         return parameters | buffers | means_of_differing(kept, config.sync, self.node_links, over=num_present)
 
@@ -58,13 +62,15 @@ class EvaluatedState:
         return means_of_differing(frozen, self.parts.config.sync, self.node_links, over=copies)
 
     @torch.no_grad()
-    def _statistics(self, parameters: dict[str, Tensor], step: int, rank: int) -> dict[str, Tensor]:
+    def _statistics(
+        self, parameters: dict[str, Tensor], step: int, rank: int, *, are_others: bool
+    ) -> dict[str, Tensor]:
         """Return BatchNorm's statistics of the evaluated `parameters`; none if these are the trained ones.
 
         They are taken from the batches that training sees next, a pure function of (seed, step, rank), and the
         model's own stay as they are.
         """
-        are_others = self.parts.optimizer.averages or self.sync.is_apart
+        are_others = are_others or self.parts.optimizer.averages or self.sync.is_apart
         layers = model.norms_that_track(self.parts.model) if are_others else []
         if not layers:
             return {}

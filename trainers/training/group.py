@@ -121,9 +121,9 @@ class Group(ABC):
         """Free the memory of the copy in `slot`. Replaced workers no longer get it."""
         self.call("forget", slot)
 
-    def evaluate(self) -> Evaluation:
-        """Evaluate on the validation set."""
-        answers = [Evaluation.model_validate(answer) for answer in self.call("evaluate")]
+    def evaluate(self, *, averaged: bool = False) -> Evaluation:
+        """Evaluate on the validation set: the weights, or the average of them (see `WeightAverage`)."""
+        answers = [Evaluation.model_validate(answer) for answer in self.call("evaluate", averaged)]
         return answers[0].model_copy(update=bytes_by_rank(answers))
 
     def landscape(self) -> Landscape | None:
@@ -152,9 +152,9 @@ class Group(ABC):
         """Go back to the checkpoint in the folder `url`."""
         self.call("load", url)
 
-    def export(self, url: str) -> Written:
-        """Write the evaluated weights as the safetensors file `url`."""
-        answers = [Written.model_validate(answer) for answer in self.call("export", url)]
+    def export(self, url: str, *, averaged: bool = False) -> Written:
+        """Write what `evaluate` looks at as the safetensors file `url`."""
+        answers = [Written.model_validate(answer) for answer in self.call("export", url, averaged)]
         sha256 = next(each.sha256 for each in answers if each.sha256 is not None)
         return Written(sha256=sha256, **bytes_by_rank(answers))
 

@@ -20,6 +20,7 @@ from trainers.training import feed, model as models
 from trainers.training.alignment import Alignment
 from trainers.training.feed import Feed
 from trainers.training.passes import Passes
+from trainers.training.weight_average import WeightAverage
 from trainers.workload import Workload, WorkloadError
 
 
@@ -38,6 +39,7 @@ class TrainingParts:
     communication: Communication
     blocks: Blocks
     alignment: Alignment
+    average: WeightAverage
     activations: Activations
     saved: SavedTensors
     feed: Feed
@@ -75,6 +77,8 @@ def build(
         communication=Communication(buffer, device, threads=config.threads),
         blocks=blocks.build(config, model, buffer, epoch_steps=data.epoch_steps),
         alignment=alignment,
+        # Schedule-Free evaluates an average of its own.
+        average=WeightAverage(optimizer.parameters if config.average and not optimizer.averages else {}),
         activations=Activations(config.activations, model),
         saved=SavedTensors(model),
         feed=data,

@@ -131,8 +131,10 @@ def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
         case "run_alone":
             own = dict(enumerate(args[0])).get(replica.rank)
             return own and replica.run_alone(Segment.model_validate(own)).model_dump(mode="json")
-        case "evaluate" | "export":
-            return getattr(replica, method)(*args).model_dump(mode="json")
+        case "evaluate":
+            return replica.evaluate(averaged=args[0]).model_dump(mode="json")
+        case "export":
+            return replica.export(args[0], averaged=args[1]).model_dump(mode="json")
         case "save":
             return [shard.model_dump() for shard in replica.save(args[0])]
         case "saved":

@@ -95,8 +95,9 @@ class Replica:
         own |= {"buffers": made.buffers, "exchange": self._exchange, "random": made.random}
         frozen = made.parameters.tensors().keys() - made.optimizer.parameters.keys()  # which may fill the device
         on_host = [f"parameters.{name}" for name in frozen]
+        shared |= made.blocks.parts() | {"steps": made.steps, "average": made.average}
         #: The state of this rank, which checkpoints and slots hold.
-        self.state = State(shared=shared | made.blocks.parts() | {"steps": made.steps}, own=own, on_host=on_host)
+        self.state = State(shared=shared, own=own, on_host=on_host)
         self._evaluated = EvaluatedState(made, self._sync, self._node_links, may_differ="parameters" not in shared)
 
     @property
@@ -276,10 +277,10 @@ class Replica:
         parts = self.state.shared | self.state.own
         return any(parts[name].tensors() for name in ("exchange", "sync") if name in parts)
 
-    def export(self, url: str) -> Written:
-        """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
+    def export(self, url: str, *, averaged: bool = False) -> Written:
+        """Write what `evaluate` looks at as the safetensors file `url` (rank 0), under the model's own names."""
         sha256 = None
-        with model.lent(self.model, self._evaluated.tensors(self.step, self.rank, num_present=len(self._present))):
+        with model.lent(self.model, self._state_to_evaluate(averaged=averaged)):
             if self.rank == self._present[0]:
                 # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
                 tensors = {name: value.clone() for name, value in model.named_state(self.model).items()}
@@ -340,13 +341,20 @@ class Replica:
 
     # -- evaluation -----------------------------------------------------------------------------------------
 
+    def _state_to_evaluate(self, *, averaged: bool) -> dict[str, Tensor]:
+        return self._evaluated.tensors(self.step, self.rank, num_present=len(self._present), averaged=averaged)
+
     @torch.no_grad()
-    def evaluate(self) -> Evaluation:
-        """Evaluate on the validation set, shared out among the ranks; does not disturb training."""
+    def evaluate(self, *, averaged: bool = False) -> Evaluation:
+        """Evaluate on the validation set, shared out among the ranks; does not disturb training.
+
+        `averaged` evaluates the average of the weights, if there is one yet.
+        """
         names = ("loss", *self.workload.metrics)
         num_samples = len(self.workload.validation)
         sums = torch.zeros(len(names), dtype=torch.float64)
-        evaluated = self._evaluated.tensors(self.step, self.rank, num_present=len(self._present))
+        evaluated = self._state_to_evaluate(averaged=averaged)
+        has_average = bool(self.parts.average.tensors())
         untouched = model.untouched(self.model, besides=evaluated)
         lent = model.lent(self.model, evaluated)
         with untouched, model.evaluating(self.model), lent, random_state.seeded(0, self.device):
@@ -360,6 +368,8 @@ class Replica:
             loss=means.pop("loss"),
             metrics=means,
             num_samples=num_samples,
+            averaged=averaged and has_average,
+            has_average=has_average,
             bytes_sent=(self._node_links.between.ledger.take(),),
             bytes_within=(self._node_links.within.ledger.take(),),
         )

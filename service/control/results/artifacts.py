@@ -92,12 +92,13 @@ def weights_url(job: JobView, trial: TrialView, which: Which | None) -> str:
     if trial.outcome in _EARLIER:
         why = "has not finished again" if trial.outcome is None else "failed after it was extended"
         raise NotFound(f"{name} {why}: without `which` its earlier weights are there")
-    if which == "best" and job.readable.checkpoint.export == "last":
+    export = job.readable.checkpoint.export
+    if which == "best" and export != "best":
         raise NotFound(
-            f"{name} has no best weights: with `checkpoint.export: last` no best state is kept; clone the job with "
+            f"{name} has no best weights: with `checkpoint.export: {export}` no best state is kept; clone the job with "
             "`checkpoint: {export: best}`"
         )
-    if which == "last" and trial.exported_step is not None:
+    if which == "last" and (trial.averaged or trial.exported_step is not None):
         if trial.last_weights_url is None:
             raise NotFound(f"the last weights of {name} were not kept: it ended in an earlier release")
         return trial.last_weights_url

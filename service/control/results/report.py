@@ -202,10 +202,12 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
         yield facts.overfitted
     if trial.line == "insurance":
         yield "your own schedule did better than the searched one, and is kept"
-    if trial.exported_step is not None:
+    if trial.averaged or trial.exported_step is not None:
         at_end = trial.end_validation_loss if metric == LOSS else trial.end_validation_metrics.get(metric)
         end = "not finite" if at_end is None else f"{at_end:.4g}"
-        yield f"the weights are those of step {trial.exported_step}; at the end the validation {metric} was {end}"
+        which = "an average of the last steps up to" if trial.averaged else "those of"
+        step = trial.step if trial.exported_step is None else trial.exported_step
+        yield f"the weights are {which} step {step}; at the end the validation {metric} was {end}"
 
 
 def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:

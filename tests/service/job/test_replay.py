@@ -59,7 +59,12 @@ def test_a_replay_takes_every_field_of_the_job_that_a_rank_reads():
     after = replayed(_recorded(job=job)).trial(Arm(name="tuned"), 4)
 
     assert JobSpec.model_fields.keys() >= NOT_OF_TRAINING and not of_ranks & NOT_OF_TRAINING
-    assert (after.replica, after.workers) == (before.replica, before.workers)
+    assert (after.replica, after.workers) == (before.replica.model_copy(update={"average": False}), before.workers)
+
+
+@pytest.mark.parametrize(("averaged", "export"), [(False, "last"), (True, "average")])
+def test_a_replay_exports_an_average_where_its_run_did(averaged: bool, export: str):
+    assert replayed(_recorded(averaged=averaged)).checkpoint.export == export
 
 
 def test_an_arm_that_sets_a_part_of_a_rank_is_followed_there():

@@ -1,0 +1,162 @@
+"""Does an average of the weights make a better result (`WeightAverage`)? Every run is exported with it and without.
+
+    PYTHONPATH=benchmarks python benchmarks/suite/averages.py run [--steps 300 1000] [--seeds 3 4 5] [--part 0 2]
+    PYTHONPATH=benchmarks python benchmarks/suite/averages.py table
+
+The controller starts from the right guess, and its search is charged. Training does not see the average, so both runs
+of a pair take the same steps. What is compared is what a job exports: the best evaluated state, or the end. A pair is a
+line of `averages.jsonl`. The share of states that count was chosen with the seeds 7 and 8, one family left out at a
+time; seeds 3 to 5 took no part.
+"""
+
+import argparse
+import copy
+import statistics
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from rows import append, read
+from torch.func import functional_call
+
+from search import strategies
+from search.config import BoConfig, Budget
+from search.optimizer_traits import usual_rate_told_by
+from search.space import SearchSpace
+from search.types import Values
+from suite.controlled import train
+from suite.tasks import TASKS
+from suite.training import Line
+from trainers.training.landscape import NUM_BATCHES
+from trainers.training.model import NUM_BATCHES as BATCHES_OF_STATISTICS
+from trainers.training.weight_average import WeightAverage
+from trainers.workload import WorkloadError
+
+FILE = Path(__file__).with_name("averages.jsonl")
+#: Excesses are cut here, so that no single run decides a mean.
+MOST = 0.5
+SMALL = 0.01  # no difference
+
+
+class Averaged(Line):
+    """A line that keeps an average of its weights, and is evaluated as a job is: by the better of both."""
+
+    def __init__(self, task: Any, seed: int) -> None:
+        super().__init__(task, seed)
+        self.average = WeightAverage({} if self.optimizer.averages else self.optimizer.parameters)
+        self.record = float("inf")
+        step = self.optimizer.step
+
+        def stepped(loss: float) -> None:
+            step(loss)
+            self.average.follow(self.step + 1)
+
+        self.optimizer.step = stepped  # type: ignore[method-assign]
+
+    def snapshot(self) -> Any:
+        return super().snapshot(), copy.deepcopy((self.average.tensors(), self.average.scalars()))
+
+    def restore(self, snapshot: Any) -> None:
+        line, (tensors, scalars) = snapshot
+        super().restore(line)
+        self.average.fit(tensors)
+        for name, tensor in self.average.tensors().items():
+            tensor.copy_(tensors[name])
+        self.average.load_scalars(scalars)
+
+    @torch.no_grad()
+    def evaluate(self, *, training: bool = False, num_samples: int = 1000) -> float:
+        found = super().evaluate(training=training, num_samples=num_samples)
+        if not training and found >= self.record and self.average.tensors():
+            found = min(found, self._of_average(num_samples))
+        self.record = min(self.record, found)
+        return found
+
+    def _of_average(self, num_samples: int) -> float:
+        """Return the average's loss. BatchNorm's statistics are those of the next batches, as in a job."""
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(self.average.weights(), strict=False)
+        layers = [each for each in model.modules() if isinstance(each, torch.nn.modules.batchnorm._BatchNorm)]
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # the mean of all
+        for ahead in range(BATCHES_OF_STATISTICS if layers else 0):
+            model(self.data[0][self._sampler.indices(self.step + ahead, rank=0)])
+        model.eval()
+        inputs, targets = (each[:num_samples] for each in self.workload.validation.tensors)
+        return float(self.workload._task.loss(functional_call(model, {}, (inputs,)), targets))
+
+
+def run(tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[int], part: Sequence[int]) -> None:
+    """Run what is missing, and append each pair to the file."""
+    cells = [(task, length, seed) for length in steps for seed in seeds for task in tasks]
+    done = {(row["task"], row["steps"], row["seed"]) for row in read(FILE)}
+    for task, length, seed in cells[part[0] :: part[1]]:
+        if (task, length, seed) in done:
+            continue
+        try:
+            weights, averaged = (_exported(kind(TASKS[task], seed), length, seed) for kind in (Line, Averaged))
+        except WorkloadError as error:  # its data are not on this machine
+            print(f"{task}: {error}", file=sys.stderr)
+            continue
+        row = {"task": task, "steps": length, "seed": seed, "weights": weights, "averaged": averaged}
+        append(FILE, row | {"date": datetime.now(UTC).date().isoformat()})
+
+
+def _exported(line: Line, steps: int, seed: int) -> float:
+    """Return the validation loss of what `bo` exports."""
+    task, config = TASKS[line.workload._task.name], BoConfig()
+    is_measured = config.trusts_usual(task.optimizer) and usual_rate_told_by(task.optimizer) == "sharpness"
+    landscape = line.landscape() if is_measured else {}
+    left = steps - (2 * NUM_BATCHES if landscape else 0)
+    space = SearchSpace(
+        optimizer=task.optimizer,
+        batch_size=task.batch_size,
+        guess=Values(learning_rate=task.guess),
+        weights=line.weights,
+        **landscape,
+    )
+    strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
+    return train(line, strategy, left).best.loss
+
+
+def table() -> None:
+    """Print by what share averaged exports are lower, for each length, and the tasks that differ most."""
+    print("| steps | pairs | mean | median | lower and higher by more than 1 % |")
+    print("| --- | --- | --- | --- | --- |")
+    rows = [row for row in read(FILE) if row["weights"] > 0]
+    for steps in sorted({row["steps"] for row in rows}):
+        changes = [_change(row) for row in rows if row["steps"] == steps]
+        mean, median = 100 * statistics.fmean(changes), 100 * statistics.median(changes)
+        lower, higher = sum(each < -SMALL for each in changes), sum(each > SMALL for each in changes)
+        print(f"| {steps:,} | {len(changes)} | {mean:+.1f} % | {median:+.1f} % | {lower}, {higher} |")
+    by_task = {task: [_change(row) for row in rows if row["task"] == task] for task in TASKS}
+    means = sorted((statistics.fmean(each), task) for task, each in by_task.items() if each)
+    print("\nmost:", ", ".join(f"`{task}` {100 * mean:+.0f} %" for mean, task in means[:8]))
+    print("least:", ", ".join(f"`{task}` {100 * mean:+.1f} %" for mean, task in means[-3:]))
+
+
+def _change(row: dict[str, Any]) -> float:
+    return max(-MOST, min(MOST, row["averaged"] / row["weights"] - 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=tuple(TASKS))
+    parser.add_argument("--steps", nargs="+", type=int, default=(300, 1000))
+    parser.add_argument("--seeds", nargs="+", type=int, default=(3, 4, 5))
+    parser.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("INDEX", "COUNT"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.what == "table":
+        table()
+    else:
+        run(given.tasks, given.steps, given.seeds, given.part)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""An average of the weights that training passes through, which may be a better model than the last of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Steps between two states that are averaged: neighbours differ little, and each costs a pass over all weights.
+EVERY = 4
+#: The larger, the fewer states count: about the last ninth of them.
+DECAY = 8
+
+
+class WeightAverage:
+    """The polynomial-decay average of the `live` weights, by name (Shamir and Zhang, ICML 2013, section 4).
+
+    State number t moves the average by the share (`DECAY` + 1) / (t + `DECAY`), so what counts is a share of the steps
+    so far, and a run needs no planned end. Without `live` tensors it keeps nothing.
+    """
+
+    def __init__(self, live: Mapping[str, Tensor]) -> None:
+        self._live = {name: tensor.detach() for name, tensor in live.items()}
+        self._mean: dict[str, Tensor] = {}
+        self._count = 0
+
+    @torch.no_grad()
+    def follow(self, step: int) -> None:
+        """Count the state after `step` steps, if its turn has come."""
+        if step % EVERY or not self._live:
+            return
+        self._count += 1
+        if not self._mean:
+            self.fit(self._live)
+        means = list(self._mean.values())
+        states = [live.to(mean.dtype) for live, mean in zip(self._live.values(), means, strict=True)]
+        torch._foreach_lerp_(means, states, (DECAY + 1) / (self._count + DECAY))
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the average by name, as the model holds it; empty before the first state."""
+        return {name: mean.to(self._live[name].dtype) for name, mean in self._mean.items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self._mean
+
+    def fit(self, tensors: Mapping[str, Tensor]) -> None:
+        if tensors.keys() != self._mean.keys():
+            self._mean = {name: _accumulator(live) for name, live in self._live.items() if name in tensors}
+
+    def scalars(self) -> dict[str, Any]:
+        return {"count": self._count}
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self._count = scalars.get("count", 0)  # missing in old checkpoints: the average begins there
+
+
+def _accumulator(live: Tensor) -> Tensor:
+    """Return zeros for the average of `live`, in 32 bits at least: small shares would be lost in 16."""
+    return torch.zeros_like(live, dtype=torch.promote_types(live.dtype, torch.float32))
