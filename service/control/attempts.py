@@ -258,11 +258,12 @@ def back_off_s(num_tried: int) -> float:
 def succeed(session: Session, job: JobRow, *, now: float) -> None:
     """End the current attempt with the job's result. A job being cancelled is cancelled; one about to pause succeeds.
 
-    If every trial diverged, or every sample failed, the job fails: another attempt would do no better.
+    If every trial diverged, or every sample failed, or a stop came before any result, the job fails: another attempt
+    would do no better.
     """
     attempt = require_owner(session, job, job.attempt)
     trials = [queries.trial_view(trial) for trial in queries.trials(session, job.id)]
-    failure = divergence.why_all(trials)
+    failure = divergence.why_all(trials, stopped=job.stops)
     end(session, job, attempt, outcome="failed" if failure else "succeeded", reason=failure or "", now=now)
     if job.job_state is JobState.CANCELLING:
         jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)

@@ -74,7 +74,7 @@ def test_a_job_knows_who_stopped_it_over_lost_attempts(store, driver, begin):
 
     second = begin(driver.job_id)
     second.start()
-    second.send(AttemptFinished(outcome="succeeded"))
+    second.send(finished(second.trial_id), AttemptFinished(outcome="succeeded"))
 
     job = store.job(driver.job_id)
     assert (job.state, job.reason) == (JobState.SUCCEEDED, "stopped early by olga")
@@ -155,9 +155,28 @@ def test_a_stop_outlives_its_driver(store, driver, begin):
     second.start()
     assert store.job(driver.job_id).state is JobState.STOPPING
 
-    second.send(AttemptFinished(outcome="succeeded"))
+    second.send(finished(second.trial_id), AttemptFinished(outcome="succeeded"))
     job = store.job(driver.job_id)
     assert (job.state, job.reason) == (JobState.SUCCEEDED, "stopped early by first")
+
+
+@only("sqlite")
+@pytest.mark.parametrize("outcome", [None, "diverged"])
+def test_a_stop_before_any_trial_has_a_result_fails_the_job_and_a_retry_trains_the_rest(
+    store, make_spec, begin, outcome
+):
+    driver = begin(store.add_job(make_spec(seeds=[0, 1]))[0].id)
+    driver.start()
+    if outcome is not None:
+        driver.send(finished(driver.trial_id, outcome=outcome), stream=driver.trial_id)
+    store.stop(driver.job_id)
+    driver.send(AttemptFinished(outcome="succeeded"))
+
+    job = store.job(driver.job_id)
+    assert (job.state, job.reason) == (JobState.FAILED, "stopped before any trial had a result")
+    assert store.retry(driver.job_id).state is JobState.QUEUED
+    begin(driver.job_id)
+    assert store.attempts.brief(driver.job_id, 2).control is Control.RUN
 
 
 @only("sqlite")
@@ -184,7 +203,7 @@ def test_a_job_that_has_run_is_stopped_while_it_waits_and_its_next_driver_ends_i
     assert store.attempts.brief(driver.job_id, 2).control is Control.STOP
     second.start()
     assert store.job(driver.job_id).state is JobState.STOPPING
-    second.send(AttemptFinished(outcome="succeeded"))
+    second.send(finished(second.trial_id), AttemptFinished(outcome="succeeded"))
     assert store.job(driver.job_id).reason == "stopped early by first"
 
 

@@ -29,13 +29,19 @@ def why(found: Divergence | None) -> str:
     )
 
 
-def why_all(trials: Sequence[TrialView]) -> str | None:
-    """Return why a job has no result: all its trials diverged, or all its samples failed; else None."""
+def why_all(trials: Sequence[TrialView], *, stopped: bool = False) -> str | None:
+    """Return why an ended job has no result: all its trials diverged, or all its samples failed; else None.
+
+    A job that its user `stopped` leaves out trials that had not begun, so there may be nothing else.
+    """
     failed = [trial for trial in trials if trial.outcome == "failed"]
     if failed and len(failed) == sum(trial.sample is not None for trial in trials):
         return f"every sample failed; `{failed[0].arm}`: {failed[0].failure}"
-    if any(trial.outcome not in UNSUCCESSFUL for trial in trials):
+    without_result = UNSUCCESSFUL | {None} if stopped else UNSUCCESSFUL
+    if any(trial.outcome not in without_result for trial in trials):
         return None
+    if any(trial.outcome is None for trial in trials):
+        return "stopped before any trial had a result"
     first = trials[0]
     if len(trials) == 1:
         return f"the training {why(first.divergence)}"
