@@ -3,7 +3,7 @@
 import pytest
 
 from service.control.ray_cluster.ray_jobs import RayStatus
-from service.control.reconciling.judgement import Action, judge, judge_alone
+from service.control.reconciling.judgement import Action, judge
 from service.control.work import Work
 from service.job.states import ACTIVE, RULES, JobState
 
@@ -143,9 +143,7 @@ def test_an_overloaded_machine_is_the_cause_of_what_is_late(late):
         (work(S.CANCELLING, lease_expires=NOW - 1, deadline=NOW + 1), Action.WAIT),
         (work(S.CANCELLING, lease_expires=NOW - 1, deadline=NOW - 1), Action.LOSE),
         (work(S.STARTING, lease_expires=NOW + 1, deadline=NOW - 1), Action.WAIT),
-        (work(S.PAUSED, deadline=NOW + 1), Action.WAIT),
-        (work(S.PAUSED, deadline=NOW - 1), Action.FAIL),
     ],
 )
 def test_without_ray_only_silence_and_deadlines_decide(job, expected):
-    assert judge_alone(job, now=NOW, leases_count=True).action is expected
+    assert action(job, R.UNREACHABLE) is expected

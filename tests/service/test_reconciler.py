@@ -677,6 +677,23 @@ def test_a_job_that_nobody_resumes_fails_with_the_way_back(store, tick, add):
     assert job.state is JobState.FAILED and "`wiretune retry JOB`" in job.reason
 
 
+def test_a_job_whose_pause_ended_while_the_service_was_off_has_a_day_and_starts_no_ray(
+    store, settings, add, cluster, clock
+):
+    cluster.nodes = (Node(cpus=2),)  # as those of an embedded Ray, which are known without it
+    job_id = add()
+    store.pause(job_id)
+    clock.now += RULES[JobState.PAUSED].deadline_s + 1
+    reconciler = assemble(store, settings, api_url="", cluster=cluster, clock=clock).reconciler
+
+    reconciler.tick(clock.now + 3600)
+    paused, num_connected = store.job(job_id).state, cluster.num_connected
+    reconciler.tick(clock.now + 25 * 3600)
+
+    assert (paused, num_connected) == (JobState.PAUSED, 0)
+    assert store.job(job_id).state is JobState.FAILED
+
+
 OWN = JobSpec.model_validate({"workload": {"factory": "mine:build"}, "budget": {"steps": 1}})
 
 

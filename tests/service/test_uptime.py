@@ -33,6 +33,14 @@ def test_silence_counts_after_a_lease_and_a_wait_after_an_hour_of_ray(uptime):
     assert [uptime.waits_count(1000 + after_s) for after_s in (HOUR_S, HOUR_S + 1)] == [False, True]
 
 
+def test_a_pause_counts_once_its_user_had_a_day_with_or_without_ray(uptime, database):
+    assert [uptime.pauses_count(1000 + after_s) for after_s in (24 * HOUR_S, 24 * HOUR_S + 1)] == [False, True]
+
+    database.failed_at = 24 * HOUR_S
+
+    assert not uptime.pauses_count(1001 + 24 * HOUR_S)
+
+
 def test_no_wait_counts_while_ray_is_away_and_it_has_the_hour_anew(uptime):
     uptime.note_ray(1000.0, answers=True)
     uptime.note_ray(1001.0, answers=False)

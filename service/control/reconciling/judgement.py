@@ -5,7 +5,7 @@ from enum import Enum, auto
 
 from service.control.ray_cluster.ray_jobs import RayStatus
 from service.control.work import Work
-from service.job.states import ACTIVE, RULES, JobState
+from service.job.states import RULES, JobState
 from trainers.overload import explained
 
 #: States in which the driver's lease decides. In other active states, the deadline is shorter.
@@ -31,7 +31,6 @@ class Action(Enum):
     SUBMIT = auto()  # hand the driver to Ray
     STOP = auto()  # have Ray end the driver; the attempt is lost once Ray confirms that
     LOSE = auto()  # end the attempt
-    FAIL = auto()  # end the job: it cannot get an attempt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ def judge(
     is_silent = leases_count and work.lease_expires is not None and work.lease_expires < now
     is_starting = work.state is JobState.STARTING
     longer_s = work.workers.start_timeout_s if is_starting and not is_silent else 0.0  # its workers' own
-    is_overdue = leases_count and _is_overdue(work, now=now - longer_s)
+    is_overdue = leases_count and work.deadline is not None and work.deadline + longer_s < now
     patience_s = work.workers.patience_s
     is_homeless = is_starting and no_room_s > patience_s  # later its group says what it has lost
     is_given_up = is_overdue or is_homeless or (is_silent and work.state in _LEASED)
@@ -93,16 +92,3 @@ def judge(
         # A driver that cannot be ended is fenced: if it wakes, its writes are refused and it ends by itself.
         return Verdict(action=Action.LOSE if is_deaf else Action.STOP, reason=why)
     return Verdict(action=Action.WAIT)
-
-
-def judge_alone(work: Work, *, now: float, leases_count: bool) -> Verdict:
-    """Return what to do about a job that is not queued, if Ray does not answer or is not involved."""
-    if work.state in ACTIVE:
-        return judge(work, RayStatus.UNREACHABLE, now=now, leases_count=leases_count)
-    if _is_overdue(work, now=now):
-        return Verdict(action=Action.FAIL, reason=RULES[work.state].on_deadline)
-    return Verdict(action=Action.WAIT)
-
-
-def _is_overdue(work: Work, *, now: float) -> bool:
-    return work.deadline is not None and work.deadline < now

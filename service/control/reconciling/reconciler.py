@@ -21,6 +21,7 @@ from service.control.work import Work
 from service.errors import Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
+from service.job.states import ACTIVE
 from service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -77,23 +78,25 @@ class Reconciler:
     def tick(self, now: float) -> None:
         """Do one round: check every unfinished job once."""
         jobs, backlog = self._store.work(), self._store.backlog()
-        if not jobs and not backlog.waiting:
+        active = [work for work in jobs if work.state in ACTIVE]
+        self._supervisor.expire([work for work in jobs if work.state not in ACTIVE], now=now)
+        if not active and not backlog.waiting:
             self._rest(backlog, now=now)
             return
         self._busy_at = now
         try:
             ray, nodes = self._sight.look(now=now)
         except Unavailable as error:
-            self._without_ray(jobs, backlog, str(error), now=now)
+            self._without_ray(active, backlog, str(error), now=now)
             return
         self._uptime.note_ray(now, answers=True)
         self._store.telemetry.note_running(job.size for job in backlog.running)
-        self._supervisor.watch(ray, jobs, now=now)
+        self._supervisor.watch(ray, active, now=now)
         self._admission.admit(ray, backlog, nodes, now=now)
 
-    def _without_ray(self, jobs: Sequence[Work], backlog: Backlog, reason: str, *, now: float) -> None:
+    def _without_ray(self, active: Sequence[Work], backlog: Backlog, reason: str, *, now: float) -> None:
         self._uptime.note_ray(now, answers=False)
-        self._supervisor.watch_alone(jobs, reason, now=now)
+        self._supervisor.watch_alone(active, reason, now=now)
         self._admission.wait_for_ray(backlog, self._sight.nodes or (), reason, now=now)
 
     def _rest(self, backlog: Backlog, *, now: float) -> None:

@@ -8,16 +8,17 @@ from functools import partial
 from service.control.queue.capacity import Shape
 from service.control.ray_cluster.clusters import RayApi
 from service.control.ray_cluster.logs import Logs
+from service.control.ray_cluster.ray_jobs import RayStatus
 from service.control.reconciling import effects
 from service.control.reconciling.calls import side_by_side
 from service.control.reconciling.cluster_sight import ClusterSight
-from service.control.reconciling.judgement import Action, Verdict, judge, judge_alone
+from service.control.reconciling.judgement import Action, Verdict, judge
 from service.control.reconciling.submission import Submission
 from service.control.reconciling.uptime import Uptime
 from service.control.store import Store
 from service.control.work import Work
 from service.errors import NotFound, Unavailable, UnreadableJob
-from service.job.states import ACTIVE, JobState
+from service.job.states import RULES, JobState
 from service.log_lines import log_fields
 from service.settings import Settings
 from trainers import overload
@@ -25,6 +26,7 @@ from trainers import overload
 _log = logging.getLogger(__name__)
 _GOING = (JobState.STARTING, JobState.RUNNING)
 _NUM_LOG_LINES = 5
+_EXPIRED = RULES[JobState.PAUSED].on_deadline
 
 
 class Supervisor:
@@ -56,28 +58,28 @@ class Supervisor:
         self._told_at: dict[str, float] = {}  # when Ray was first asked to end a driver, by submission
         self._no_room_since: dict[str, float] = {}  # the cluster is too small for the attempt, by submission
 
-    def watch(self, ray: RayApi, jobs: Sequence[Work], *, now: float) -> None:
-        """Check every unfinished job once. Paused jobs may have waited for too long."""
-        active = [work for work in jobs if work.state in ACTIVE]
+    def watch(self, ray: RayApi, active: Sequence[Work], *, now: float) -> None:
+        """Check every active job once."""
         watched = {work.submission_id for work in active}
         self._told_at = {driver: at for driver, at in self._told_at.items() if driver in watched}
         too_large = [work.submission_id for work in active if work.submission_id and self._has_no_room(work.shape)]
         self._no_room_since = {driver: self._no_room_since.get(driver, now) for driver in too_large}
         side_by_side(self._pool, {work.job_id: partial(self._look_at, ray, work, now=now) for work in active})
-        for work in jobs:
-            if work.state not in ACTIVE and (verdict := judge_alone(work, now=now, leases_count=False)).reason:
-                effects.fail(self._store, work, verdict.reason)
 
-    def watch_alone(self, jobs: Sequence[Work], reason: str, *, now: float) -> None:
-        """Check every job while Ray does not answer for `reason`."""
-        for work in jobs:
-            verdict = judge_alone(work, now=now, leases_count=self._uptime.leases_count(now))
+    def watch_alone(self, active: Sequence[Work], reason: str, *, now: float) -> None:
+        """Check every active job while Ray does not answer for `reason`."""
+        for work in active:
+            verdict = judge(work, RayStatus.UNREACHABLE, now=now, leases_count=self._uptime.leases_count(now))
             if verdict.action is Action.WAIT:
                 self._hinder(work, reason)
-            elif verdict.action is Action.FAIL:
-                effects.fail(self._store, work, verdict.reason)
             else:
                 effects.lose(self._store, work, verdict.reason)
+
+    def expire(self, paused: Sequence[Work], *, now: float) -> None:
+        """Fail jobs that were paused for too long. Their users must have had the time to resume them."""
+        if self._uptime.pauses_count(now):
+            fail = {work.job_id: partial(effects.fail, self._store, work, _EXPIRED) for work in paused}
+            side_by_side(self._pool, fail)
 
     def _has_no_room(self, shape: Shape | None) -> bool:
         return shape is not None and self._sight.is_too_small(shape)

@@ -4,12 +4,14 @@ import math
 from collections.abc import Callable
 
 _CHANCE_S = 3600.0  # a job must have had this long to begin before it fails for waiting
+_CHANCE_TO_RESUME_S = 24 * 3600.0  # and the user of a paused one to resume it
 
 
 class Uptime:
     """Tells whether drivers and jobs have had enough time. It reads no clock and starts no thread.
 
-    Each driver has a lease to report. A job that has waited for too long has an hour to begin.
+    Each driver has a lease to report. A job that has waited for too long has an hour to begin, and
+    the user of one that was paused for too long has a day to resume it.
 
     Args:
         lease_s: the lease of a driver, in seconds.
@@ -52,3 +54,7 @@ class Uptime:
     def waits_count(self, now: float) -> bool:
         """Return whether the API, the database and Ray have been up long enough for a job to begin."""
         return now - max(self._up_since, self._failed_at(), self._ray_since) > _CHANCE_S
+
+    def pauses_count(self, now: float) -> bool:
+        """Return whether the API and the database have been up long enough for a user to resume a job."""
+        return now - max(self._up_since, self._failed_at()) > _CHANCE_TO_RESUME_S
