@@ -291,7 +291,7 @@ def test_with_memory_what_was_sent_and_what_is_kept_add_up(kind: str):
     torch.testing.assert_close(all_sent + residual, gradients.sum(0), rtol=1e-5, atol=1e-4)
 
 
-def test_the_majority_decides_and_a_draw_is_positive():
+def test_the_majority_decides_and_a_draw_is_none():
     quantizer, total = majority(((0, 3),)), torch.zeros(3)
     workers = torch.tensor([[1.0, -1.0, 5.0], [-0.1, -0.0, -9.0], [-3.0, -2.0, 0.0], [-1.0, 4.0, -1.0]])
 
@@ -299,7 +299,22 @@ def test_the_majority_decides_and_a_draw_is_positive():
         quantizer.add_decoded(encoded(quantizer, values), total)
     quantizer.combine(total, len(workers))
 
-    assert total.tolist() == [-1.0, 1.0, 1.0]
+    assert total.tolist() == [-1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
+def test_votes_on_noise_lead_nowhere(num_workers: int):
+    noise, quantizer = normal(200, num_workers, 100), majority(((0, 100),))
+    mean = torch.zeros(100)
+
+    for of_step in noise:
+        total = torch.zeros(100)
+        for values in of_step:
+            quantizer.add_decoded(encoded(quantizer, values), total)
+        quantizer.combine(total, num_workers)
+        mean += total / len(noise)
+
+    assert abs(float(mean.mean())) < 4 / (200 * 100) ** 0.5  # four standard errors; a draw that counts gives 0.5 of two
 
 
 @pytest.mark.parametrize("kind", ["scaled sign", "onebit", "terngrad", "qsgd"])

@@ -7,16 +7,19 @@ from torch import Tensor
 from trainers.exchange.connection import Connection
 from trainers.exchange.gradients import Gradients
 from trainers.exchange.kernels.codes import add_levels
+from trainers.exchange.message import Message
 from trainers.exchange.quantized import QuantizedExchange
 from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, sign_codes
 from trainers.methods.exchange.signsgd.spec import SignSgdConfig
+from trainers.traffic.buckets import Bucket
 from trainers.traffic.sizes import CodedLayout
 
 
 class MajoritySign:
     """Sends signs; the workers' majority decides each entry, +1 or -1. The step's length is the learning rate's matter.
 
-    A draw is +1, and so is the sign of zero. No memory: a sign alone approximates no vector.
+    A draw is 0: as a sign it would move every entry with an even vote the same way. No memory: a sign alone
+    approximates no vector.
     """
 
     uses_memory = False
@@ -31,7 +34,7 @@ class MajoritySign:
         add_levels(self._form.codes(payload), out.new_tensor([2.0 * factor]), out, group=len(out), zero=0.5)
 
     def combine(self, total: Tensor, num_workers: int) -> None:
-        total.copy_(sign_codes(total)).mul_(2.0).sub_(1.0)
+        total.sign_()
 
 
 class ScaledSign(Averaging):
@@ -54,6 +57,21 @@ class ScaledSign(Averaging):
             add_levels(codes[start:stop], step, out[start:stop], group=stop - start, zero=0.5)
 
 
+class MajorityVote(QuantizedExchange):
+    """An exchange of `MajoritySign`, in which zeros vote + and - by turns.
+
+    One bit has no zero, and entries without a gradient (padding rows, unused layers) are zero on all workers in every
+    step. With one sign for all zeros they would march away. Neighbouring workers vote against each other, and each
+    against its own last vote.
+    """
+
+    def _encoded(self, bucket: Bucket, gradient: Tensor, loss: Tensor) -> Message:
+        turn = 1.0 if (self._connection.rank + self._taken) % 2 == 0 else -1.0
+        return super()._encoded(bucket, gradient.masked_fill_(gradient == 0.0, turn), loss)
+
+
 def build(config: SignSgdConfig, buffer: Gradients, connection: Connection, *, seed: int) -> QuantizedExchange:
     """Return the exchange of `config`."""
-    return QuantizedExchange(config, ScaledSign if config.feedback else MajoritySign, buffer, connection, seed=seed)
+    if not config.feedback:
+        return MajorityVote(config, MajoritySign, buffer, connection, seed=seed)
+    return QuantizedExchange(config, ScaledSign, buffer, connection, seed=seed)
