@@ -206,10 +206,17 @@ class AsyncClient(Connection):
         await self.save(calls.weights(job_id, arm=arm, seed=seed, which=which), out)
 
     async def save_metrics(
-        self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None
+        self,
+        job_id: str,
+        out: BinaryIO,
+        *,
+        arm: str | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        first_step: int | None = None,
     ) -> None:
-        """Write every point of every series to `out` as CSV, by default of all trials."""
-        await self.save(calls.table(job_id, arm=arm, seed=seed), out)
+        """Write every point to `out` as CSV, by default of all trials, all series and all steps."""
+        await self.save(calls.table(job_id, arm=arm, seed=seed, name=name, first_step=first_step), out)
 
     async def save_file(self, job_id: str, path: str, out: BinaryIO) -> None:
         """Write a file of the job's folder on storage to `out`: a checkpoint's manifest, or a file that it names."""

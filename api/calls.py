@@ -351,9 +351,17 @@ def weights(job_id: str, *, arm: str | None = None, seed: int | None = None, whi
     return _get_bytes(f"/v1/jobs/{job_id}/weights", _BINARY, arm=arm, seed=seed, which=which)
 
 
-def table(job_id: str, *, arm: str | None = None, seed: int | None = None) -> Call[bytes]:
-    """Return every point of every series as CSV, by default of all trials."""
-    return _get_bytes(f"/v1/jobs/{job_id}/metrics.csv", "text/csv", arm=arm, seed=seed)
+def table(
+    job_id: str,
+    *,
+    arm: str | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+    first_step: int | None = None,
+) -> Call[bytes]:
+    """Return every point as CSV, by default of all trials, all series and all steps."""
+    path = f"/v1/jobs/{job_id}/metrics.csv"
+    return _get_bytes(path, "text/csv", arm=arm, seed=seed, name=name, first_step=first_step)
 
 
 def file(job_id: str, path: str) -> Call[bytes]:

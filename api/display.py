@@ -1,7 +1,7 @@
 """Views of a job for people: a line, a table in a terminal or notebook, a data frame, a figure."""
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,7 @@ from service.job.spec import JobSpec
 from service.wire.jobs import JobView
 from service.wire.reports import TrialReport
 from service.wire.stored import UnreadJob, has_one_seed
-from service.wire.trials import ScheduleView, Series, TrialView
+from service.wire.trials import ScheduleView, Series, SeriesExtent, TrialView
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -72,21 +72,18 @@ def screen() -> Iterator[Show]:
 
 
 def frame(points: bytes, name: str | None) -> "DataFrame":
-    """Return the service's table of points as a data frame: all of them, or those of the metric `name`.
-
-    Raises:
-        ValueError: no point has that name.
-    """
+    """Return the service's table of points as a data frame: of all metrics, or of the metric `name` alone."""
     import pandas  # takes half a second, so only here
 
     found = pandas.read_csv(io.BytesIO(points), **_AS_NAMED).drop(columns="job")
-    if name is None:
-        return found
-    names = sorted(found["name"].unique())
-    if names and name not in names:
+    return found if name is None else found.drop(columns="name").rename(columns={"value": name})
+
+
+def require_name(name: str, recorded: Iterable[SeriesExtent]) -> None:
+    """Raise ValueError if `name` is none of the `recorded` metrics."""
+    names = sorted({each.name for each in recorded})
+    if name not in names:
         raise ValueError(f"`name` must be one of {', '.join(names)}, got {name!r}")
-    own = found[found["name"] == name]
-    return own.drop(columns="name").rename(columns={"value": name}).reset_index(drop=True)
 
 
 def trial_name(trial: TrialView | TrialReport | ScheduleView | Series, spec: JobSpec | UnreadJob) -> str:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Literal, ParamSpec
 
 from api import calls, display, plots
 from api.calls import Call
+from api.failures import ApiError
 from api.waiting import stands_still
+from service.errors import NotFound
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.events import Event, EventKind
@@ -194,9 +196,15 @@ class Job(_Handle):
         """Return every point of metric `name` (None: of all metrics) as a data frame, by default of all trials.
 
         The columns are `arm`, `seed`, `step`, `seconds` and the metric's name; for all metrics, `name` and `value`. A
-        diverged value is NaN. Raises `ValueError` if no point has that name.
+        diverged value is NaN. Raises `ValueError` if no trial reports that name.
         """
-        return display.frame(self._client.send(calls.table(self.id, arm=arm, seed=seed)), name)
+        try:
+            points = self._client.send(calls.table(self.id, arm=arm, seed=seed, name=name))
+        except ApiError as error:
+            if error.status == NotFound.status and name is not None:
+                display.require_name(name, self.recorded())
+            raise
+        return display.frame(points, name)
 
     @overload
     def plot(self) -> plots.Page: ...
@@ -326,7 +334,13 @@ class AsyncJob(_Handle):
 
     async def frame(self, name: str | None = None, *, arm: str | None = None, seed: int | None = None) -> "DataFrame":
         """As `Job.frame`."""
-        return display.frame(await self._client.send(calls.table(self.id, arm=arm, seed=seed)), name)
+        try:
+            points = await self._client.send(calls.table(self.id, arm=arm, seed=seed, name=name))
+        except ApiError as error:
+            if error.status == NotFound.status and name is not None:
+                display.require_name(name, await self.recorded())
+            raise
+        return display.frame(points, name)
 
     @overload
     async def plot(self) -> plots.Page: ...

@@ -17,10 +17,10 @@ from service.job.states import TERMINAL, JobState
 from service.job.sweep import at
 from service.wire.jobs import JobView
 from service.wire.reports import TrialReport
-from service.wire.trials import TrialView
+from service.wire.trials import SeriesExtent, TrialView
 
 POLL_S = 2.0
-#: Every poll reads all points, so long jobs are polled less often.
+#: Polls of many trials take long, so they come less often.
 _PAUSE_SHARE, _MAX_PAUSE_S = 9.0, 60.0
 
 
@@ -82,29 +82,78 @@ class Writer(Protocol):
 Begin = Callable[[Subject], Writer]
 
 
+class _Written(NamedTuple):
+    """The written part of a series: the number of its points, and the last of them."""
+
+    num_points: int
+    last: Point
+
+    def ends(self, extent: SeriesExtent) -> bool:
+        """Return whether the service has exactly this many points, up to the same last one."""
+        found = extent.num_points, extent.last_step, extent.last_value
+        return found == (self.num_points, self.last.step, self.last.value)
+
+
 @dataclass
 class Run:
-    """A run, and the points written to it so far.
+    """A run, and a summary of what was written to it so far.
 
     A job may roll back steps and train them again. No tracker deletes points, so a run that holds such points is begun
     again.
     """
 
     begin: Callable[[], Writer]
+    read: Callable[[int], Points]  # returns the trial's points from a step on
     writer: Writer = field(init=False)
-    written: Points = field(init=False)
+    written: dict[str, _Written] = field(init=False)
 
     def __post_init__(self) -> None:
         self._begin_empty()
 
-    def update(self, points: Points) -> None:
-        """Make the run hold exactly `points`."""
-        if any(list(points.get(name, ()))[: len(old)] != old for name, old in self.written.items()):
+    @property
+    def num_points(self) -> int:
+        """The number of points written."""
+        return sum(each.num_points for each in self.written.values())
+
+    def update(self, extents: Iterable[SeriesExtent]) -> None:
+        """Make the run hold exactly the points of the service; `extents` are those of the trial's series."""
+        held = {each.name: each for each in extents if each.num_points}
+        changed = {
+            name: each for name, each in held.items() if name not in self.written or not self.written[name].ends(each)
+        }
+        if not changed and held.keys() >= self.written.keys():
+            return
+        first = min((self.written[name].last.step if name in self.written else 0 for name in changed), default=0)
+        found = self.read(first)
+        if self.written and (held.keys() < self.written.keys() or self._is_replaced(changed, found, first)):
             self.writer.close()
             self._begin_empty()
-        new = {name: series[len(self.written.get(name, ())) :] for name, series in points.items()}
-        self.writer.add({name: series for name, series in new.items() if series})
-        self.written = points
+            found = self.read(0)
+        self._add({name: self._later(name, found[name]) for name in found if name in changed or not self.written})
+
+    def _is_replaced(self, changed: Mapping[str, SeriesExtent], found: Points, first: int) -> bool:
+        """Return whether written points are no longer those of the service, by its points `found` from `first` on."""
+        for name, old in self.written.items():
+            if old.last.step >= first and old.last not in found.get(name, ()):
+                return True
+        for name, extent in changed.items():
+            later = [point for point in self._later(name, found.get(name, ())) if point.step <= (extent.last_step or 0)]
+            if (self.written[name].num_points if name in self.written else 0) + len(later) != extent.num_points:
+                return True
+        return False
+
+    def _later(self, name: str, series: Sequence[Point]) -> Sequence[Point]:
+        """Return the points behind the written ones."""
+        old = self.written.get(name)
+        return series if old is None else [point for point in series if point.step > old.last.step]
+
+    def _add(self, points: Points) -> None:
+        points = {name: series for name, series in points.items() if series}
+        if points:
+            self.writer.add(points)
+        for name, series in points.items():
+            before = self.written[name].num_points if name in self.written else 0
+            self.written[name] = _Written(before + len(series), series[-1])
 
     def _begin_empty(self) -> None:
         self.writer, self.written = self.begin(), {}
@@ -137,8 +186,7 @@ def export(
         results = {(trial.arm, trial.seed): trial for trial in report.trials}
         for trial, run in runs.items():
             run.writer.finish(totals(results[trial]), outcome_of(results[trial], report.state))
-            num_points = sum(map(len, run.written.values()))
-            yield Exported(run.writer.place, f"{num_points} points of arm {trial[0]}, seed {trial[1]}")
+            yield Exported(run.writer.place, f"{run.num_points} points of arm {trial[0]}, seed {trial[1]}")
     finally:
         is_broken_off = isinstance(sys.exception(), KeyboardInterrupt)
         for run in runs.values():
@@ -156,22 +204,30 @@ def _update(
     seed: int | None,
 ) -> None:
     """Bring the runs up to date. A run begins with the first poll, or for a sample once it is drawn."""
-    found = read_points(client, job.id, arm=arm, seed=seed)
+    extents: dict[Trial, list[SeriesExtent]] = defaultdict(list)
+    for each in client.recorded(job.id):
+        extents[each.arm, each.seed].append(each)
     for trial in trials:
         key = trial.arm, trial.seed
         drawn = {} if trial.sample is None else trial.sample.values
         if arm in (None, trial.arm) and seed in (None, trial.seed) and drawn is not None:
-            subject = Subject(job, *key, drawn)
-            run = runs.get(key) or runs.setdefault(key, Run(partial(begin, subject)))
-            run.update(found.get(key, {}))
+            if key not in runs:
+                runs[key] = Run(partial(begin, Subject(job, *key, drawn)), partial(_points_of, client, job.id, key))
+            runs[key].update(extents[key])
+
+
+def _points_of(client: Client, job_id: str, trial: Trial, first_step: int) -> Points:
+    """Return the trial's points from a step on, by series."""
+    arm, seed = trial
+    return read_points(client, job_id, arm=arm, seed=seed, first_step=first_step).get(trial, {})
 
 
 def read_points(
-    client: Client, job_id: str, *, arm: str | None = None, seed: int | None = None
+    client: Client, job_id: str, *, arm: str | None = None, seed: int | None = None, first_step: int | None = None
 ) -> dict[Trial, dict[str, list[Point]]]:
-    """Return all points that the service has, by trial and series."""
+    """Return the points that the service has, by trial and series; by default all."""
     table = io.BytesIO()
-    client.save_metrics(job_id, table, arm=arm, seed=seed)
+    client.save_metrics(job_id, table, arm=arm, seed=seed, first_step=first_step)
     found: dict[Trial, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for row in csv.DictReader(io.StringIO(table.getvalue().decode(), newline="")):
         point = Point(int(row["step"]), float(row["seconds"]), float(row["value"]) if row["value"] else None)

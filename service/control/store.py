@@ -291,16 +291,21 @@ class Store:
             matching = [trial for trial in found if arm in (None, trial.arm) and seed in (None, trial.seed)]
             return outcomes.recorded_schedules(session, job_id, matching)
 
-    def points(self, trial_id: str) -> Iterator[NamedPoint]:
-        """Yield every point of a trial's series, by name and step, without thinning.
+    def require_series(self, job_id: str, name: str) -> None:
+        """Raise NotFound for a name that no trial of the job reports. A known name may have no points yet."""
+        with self._db.reading() as session:
+            queries.require_series(session, queries.trials(session, job_id), name)
+
+    def points(self, trial_id: str, *, name: str | None = None, first_step: int = 0) -> Iterator[NamedPoint]:
+        """Yield every point of a trial's series, or of the one `name`, by name and step, without thinning.
 
         Some thousand points are read at a time, each time in a new session, so a slow consumer holds no session open.
         """
         with self._db.reading() as session:
-            names = queries.series_names(session, trial_id)
-        for name in names:
-            step = -1
-            while found := self._points_beyond(step, trial_id, name):
+            names = queries.series_names(session, trial_id) if name is None else [name]
+        for each in names:
+            step = first_step - 1
+            while found := self._points_beyond(step, trial_id, each):
                 yield from found
                 step = found[-1].step
 

@@ -20,11 +20,12 @@ from typer.testing import CliRunner
 from api.cli import main
 from api.client import Client
 from api.exporters import trackers
-from api.exporters.trackers import Point, Points, Subject, export, read_points, totals
+from api.exporters.trackers import Point, Points, Run, Subject, export, read_points, totals
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.records import Bill, MetricPoints, StageClosed
+from service.wire.trials import SeriesExtent
 from tests.api.conftest import Reporting
 
 Read = tuple[dict[str, list[tuple[int, float]]], dict[str, float], Mapping[str, Any]]  # series, totals, parameters
@@ -153,6 +154,57 @@ def test_a_followed_job_is_written_point_by_point_and_steps_that_it_took_back_ar
     assert not any(each.is_open for each in begun)
 
 
+def test_a_followed_job_is_asked_only_for_points_beyond_the_written_ones(
+    client: Client, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "POLL_S", 0.0)
+    monkeypatch.setattr(trackers, "_MAX_PAUSE_S", 0.0)
+    asked: list[tuple[str, int]] = []
+    save = client.save_metrics
+
+    def save_metrics(*given: Any, first_step: int, arm: str, **more: Any) -> None:
+        asked.append((arm, first_step))
+        save(*given, first_step=first_step, arm=arm, **more)
+
+    def end() -> None:
+        reporting.finish_trial("tuned", rates=[2.0], density=0.01, loss=0.31)
+        reporting.finish()
+
+    monkeypatch.setattr(client, "save_metrics", save_metrics)
+    acts = iter([lambda: reporting.stage("tuned", 1, rate=1.0, density=0.01), end])
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+
+    list(export(client, reporting.job_id, lambda subject: Recorder(acts, subject), follow=True))
+
+    assert asked == [("tuned", 0), ("tuned", 80)]  # the last evaluation was in step 80
+
+
+@pytest.mark.parametrize("is_seen_late", [False, True])
+def test_steps_that_were_taken_back_are_found_even_once_a_trial_is_beyond_them(is_seen_late: bool) -> None:
+    first = {"loss": [Point(step, 1.0 * step, 2.0) for step in range(10)]}
+    again = {
+        "loss": [*first["loss"][:5], *(Point(step, 1.0 * step + 30, 2.0) for step in range(5, 8 + 6 * is_seen_late))]
+    }
+    service = first
+    begun: list[Recorder] = []
+
+    def begin() -> Recorder:
+        begun.append(Recorder(iter([]), MagicMock()))
+        return begun[-1]
+
+    run = Run(begin, lambda step: {"loss": [point for point in service["loss"] if point.step >= step]})
+    for service in (first, again):
+        last = service["loss"][-1]
+        extent = SeriesExtent(
+            trial_id="t", arm="tuned", seed=0, name="loss", num_points=last.step + 1, last_step=last.step,
+            last_value=last.value,
+        )  # fmt: skip
+        run.update([extent])
+
+    assert begun[-1].points == again and len(begun) == 2
+
+
 @pytest.mark.parametrize(("end", "outcome"), [(None, "unfinished"), ("cancelled",) * 2, ("succeeded", "not finished")])
 def test_the_run_of_a_trial_that_has_not_finished_says_how_its_job_ended(
     client: Client, reporting: Reporting, end: str | None, outcome: str
@@ -257,6 +309,7 @@ def test_an_export_that_ends_early_closes_its_runs_and_says_whether_its_user_bro
         raise error
 
     reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
     recorder = Recorder(iter([fail]), Subject(client.job(reporting.job_id).view, "tuned", 0))
     with pytest.raises(error):
         list(export(client, reporting.job_id, lambda subject: recorder, follow=True))

@@ -71,6 +71,16 @@ def test_a_frame_has_every_point(client: Client, reporting: Reporting, store: St
     assert dict(of_all["name"].value_counts()) == {"loss": 200, "validation_loss": 10}
 
 
+def test_the_frame_of_a_metric_downloads_no_other(finished: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables: list[bytes] = []
+    of_points = display.frame
+    monkeypatch.setattr(display, "frame", lambda points, name: tables.append(points) or of_points(points, name))
+
+    assert len(finished.frame("validation_loss")) == 20
+
+    assert tables[0].count(b",validation_loss,") == len(tables[0].splitlines()) - 1 == 20
+
+
 def test_a_frame_has_the_names_of_arms_as_they_were_given() -> None:
     rows = [f"j,{arm},0,loss,0,0.5,{value}" for arm, value in {"01": "1.0", "1": "", "null": "2.0"}.items()]
     points = "\n".join(["job,arm,seed,name,step,seconds,value", *rows]).encode()
@@ -89,8 +99,10 @@ def test_a_figure_has_a_line_for_each_trial(finished: Job) -> None:
 
 
 def test_what_there_is_not_is_answered_with_what_there_is(finished: Job) -> None:
-    with pytest.raises(ValueError, match=r"`name` must be one of loss, validation_loss, got 'f1'"):
+    with pytest.raises(ValueError, match=r"`name` must be one of .*, loss, .*, validation_loss, got 'f1'"):
         finished.frame("f1")
+    with pytest.raises(ApiError, match="no trial of arm"):
+        finished.frame("loss", arm="other")
     with pytest.raises(ValueError, match="`x` must be seconds or step, got 'bytes'"):
         finished.plot("loss", x="bytes")  # type: ignore[call-overload]
 

@@ -82,6 +82,28 @@ def test_the_csv_can_be_of_one_trial(http: TestClient, reporting: Reporting) -> 
     assert {row[1] for row in read_csv(text)} == {"dense"}
 
 
+def test_the_csv_can_be_of_one_metric_from_a_step_on(http: TestClient, store: Store, reporting: Reporting) -> None:
+    reporting.start("tuned")
+    many = tuple(range(3000))
+    for name in ("loss", "density"):
+        reporting.post(
+            MetricPoints(
+                trial_id=reporting.trial("tuned"), name=name, steps=many, seconds=tuple(map(float, many)), values=many
+            )
+        )
+    path, held = f"/v1/jobs/{reporting.job_id}/metrics.csv", stored(store, reporting.job_id, "loss")
+
+    of_one = http.get(path, params={"name": "loss"}).text
+    later = http.get(path, params={"name": "loss", "first_step": 1500}).text
+    none_yet = http.get(path, params={"name": "bytes_sent"}).text
+    refused = http.get(path, params={"name": "lost"})
+
+    assert read_csv(of_one) == held
+    assert read_csv(later) == {row for row in held if row[3] >= 1500}
+    assert read_csv(none_yet) == set()
+    assert refused.status_code == 404 and "there is no metric `lost`" in refused.json()["detail"]
+
+
 @given(
     st.lists(
         st.builds(

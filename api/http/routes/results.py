@@ -37,6 +37,7 @@ router = OperationRouter(prefix="/v1/jobs/{job}", tags=["results"], dependencies
 _Whole = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
 Arm = Annotated[str | None, Query(description="an arm's name")]
 Seed = Annotated[int | None, Query(ge=0, le=MAX_WHOLE, description="one of the job's seeds")]
+FirstStep = Annotated[_Whole, Query(description="leave out earlier steps")]
 
 
 def chosen_trial(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) -> TrialView:
@@ -94,7 +95,7 @@ def get_metric(
     store: StoreOf,
     trial: str | None = None,
     max_points: Annotated[int, Query(ge=2, le=10_000)] = 2000,
-    first_step: Annotated[_Whole, Query(description="leave out earlier steps")] = EVERY_STEP.first,
+    first_step: FirstStep = EVERY_STEP.first,
     last_step: Annotated[_Whole, Query(description="leave out later steps")] = EVERY_STEP.last,
 ) -> tuple[Series, ...]:
     """Return one series per trial, thinned to `max_points` with its extremes kept."""
@@ -114,9 +115,19 @@ def get_metric(
     response_class=Response,
     responses=file("text/csv", "every point"),
 )
-def export_metrics(job: str, store: StoreOf, trials: TrialsOf, download: DownloadOf) -> StreamingResponse:
+def export_metrics(
+    job: str,
+    store: StoreOf,
+    trials: TrialsOf,
+    download: DownloadOf,
+    name: Annotated[str | None, Query(description="only this metric; default: all")] = None,
+    first_step: FirstStep = EVERY_STEP.first,
+) -> StreamingResponse:
     """Return every point of every series as rows `job, arm, seed, step, seconds, name, value`; none is thinned out."""
-    chunks = csv_chunks(job, ((trial, store.points(trial.trial_id)) for trial in trials))
+    if name is not None:
+        store.require_series(job, name)
+    found = ((trial, store.points(trial.trial_id, name=name, first_step=first_step)) for trial in trials)
+    chunks = csv_chunks(job, found)
     return StreamingResponse(download.rows(chunks), media_type="text/csv", headers=_attachment(f"{job}-metrics.csv"))
 
 
