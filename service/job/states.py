@@ -50,7 +50,7 @@ RULES: dict[JobState, StateRule] = {
     _S.PAUSING: StateRule(
         next=frozenset({_S.PAUSED, _S.QUEUED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),  # queued, if it was preempted
         owner="reconciler",
-        deadline_s=300,
+        deadline_s=300,  # plus a few `workers.reply_timeout_s`
         on_deadline="the driver did not pause by itself; its Ray Job is stopped",
     ),
     _S.PAUSED: StateRule(
@@ -62,7 +62,7 @@ RULES: dict[JobState, StateRule] = {
     _S.STOPPING: StateRule(
         next=frozenset({_S.SUCCEEDED, _S.FAILED, _S.CANCELLING, _S.QUEUED}),
         owner="reconciler",
-        deadline_s=900,
+        deadline_s=900,  # plus a few `workers.reply_timeout_s`
         on_deadline="the driver did not finish by itself; its Ray Job is stopped",
     ),
     _S.CANCELLING: StateRule(

@@ -91,14 +91,19 @@ def test_a_starting_driver_has_until_its_deadline_not_its_lease():
 
 @pytest.mark.parametrize("state", sorted(ACTIVE - {S.RUNNING}))
 def test_a_driver_past_its_deadline_is_stopped_for_the_tables_reason(state):
-    longer_s = work(state).spec.workers.start_timeout_s if state is S.STARTING else 0
-    verdict = judge(work(state, deadline=NOW - longer_s - 1), R.RUNNING, now=NOW, leases_count=True)
+    workers = work(state).spec.workers
+    replies_s = 3 * workers.reply_timeout_s
+    longer_s = {S.STARTING: workers.start_timeout_s, S.PAUSING: replies_s, S.STOPPING: replies_s}.get(state, 0.0)
+    early, late = (
+        judge(work(state, deadline=NOW - longer_s + more), R.RUNNING, now=NOW, leases_count=True) for more in (1, -1)
+    )
 
-    assert (verdict.action, verdict.reason) == (Action.STOP, RULES[state].on_deadline)
+    assert early.action is Action.WAIT
+    assert (late.action, late.reason) == (Action.STOP, RULES[state].on_deadline)
 
 
 def test_a_driver_stopped_past_its_deadline_is_lost_for_the_same_reason():
-    verdict = judge(work(S.PAUSING, deadline=NOW - 1), R.STOPPED, now=NOW, leases_count=True)
+    verdict = judge(work(S.PAUSING, deadline=NOW - 1000), R.STOPPED, now=NOW, leases_count=True)
 
     assert (verdict.action, verdict.reason) == (Action.LOSE, RULES[S.PAUSING].on_deadline)
 
@@ -126,7 +131,7 @@ def test_a_starting_driver_without_room_for_its_workers_is_stopped_after_their_p
     assert running.action is Action.WAIT  # its workers find that out
 
 
-@pytest.mark.parametrize("late", [{"lease_expires": NOW - 1}, {"deadline": NOW - 1}])
+@pytest.mark.parametrize("late", [{"lease_expires": NOW - 1}, {"deadline": NOW - 1000}])
 def test_an_overloaded_machine_is_the_cause_of_what_is_late(late):
     verdict = judge(
         work(S.PAUSING, **late), R.RUNNING, now=NOW, leases_count=True, overload="the machine is overloaded, load 40"

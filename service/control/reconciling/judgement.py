@@ -10,6 +10,8 @@ from trainers.overload import explained
 
 #: States in which the driver's lease decides. In other active states, the deadline is shorter.
 _LEASED = frozenset({JobState.RUNNING, JobState.PAUSING, JobState.STOPPING})
+#: A driver that pauses or stops may wait for its workers' last segment, an evaluation and a checkpoint.
+_NUM_REPLIES = 3
 _ENDED = frozenset({RayStatus.STOPPED, RayStatus.SUCCEEDED, RayStatus.FAILED, RayStatus.MISSING})
 _NO_ROOM = (
     "there was no room for its workers within {patience_s:g} s (`workers.patience_s`): the cluster has become smaller "
@@ -65,7 +67,7 @@ def judge(
     """
     is_silent = leases_count and work.lease_expires is not None and work.lease_expires < now
     is_starting = work.state is JobState.STARTING
-    longer_s = work.workers.start_timeout_s if is_starting and not is_silent else 0.0  # its workers' own
+    longer_s = 0.0 if is_silent else _longer_s(work)
     is_overdue = leases_count and work.deadline is not None and work.deadline + longer_s < now
     patience_s = work.workers.patience_s
     is_homeless = is_starting and no_room_s > patience_s  # later its group says what it has lost
@@ -92,3 +94,12 @@ def judge(
         # A driver that cannot be ended is fenced: if it wakes, its writes are refused and it ends by itself.
         return Verdict(action=Action.LOSE if is_deaf else Action.STOP, reason=why)
     return Verdict(action=Action.WAIT)
+
+
+def _longer_s(work: Work) -> float:
+    """Return what the job's own time-outs add to the deadline of its state."""
+    if work.state is JobState.STARTING:
+        return work.workers.start_timeout_s
+    if work.state in (JobState.PAUSING, JobState.STOPPING):
+        return _NUM_REPLIES * work.workers.reply_timeout_s
+    return 0.0
