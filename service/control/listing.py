@@ -37,7 +37,7 @@ class JobFilter:
 
     states: Sequence[JobState] = ()  # any of these; none: any
     labels: Sequence[tuple[str, str]] = ()  # all of these
-    ref: str | None = None  # a beginning or end of the id; else the whole name
+    ref: str | None = None  # a beginning or end of the id, or the whole name
     text: str | None = None  # words, each found in the name, the notes, a label or a method
     owner: str | None = None
     project: str | None = None
@@ -156,8 +156,7 @@ def _matching(
     if where.created_before is not None:
         conditions.append(job_id < id_at(where.created_before.timestamp()))
     if where.ref is not None:
-        projects = [each for each in (project, where.project) if each is not None]
-        conditions.append(_goes_by(session, where.ref, projects, archived=where.archived))
+        conditions.append(_goes_by(session, where.ref))
     return query.where(*conditions)
 
 
@@ -180,19 +179,18 @@ def _are_in(text: Any, words: Sequence[str]) -> list[ColumnElement[bool]]:
     return [text.contains(word, autoescape=True) for word in words]
 
 
-def _goes_by(session: Session, ref: str, projects: Sequence[str], *, archived: bool | None) -> ColumnElement[bool]:
-    """Return the condition that `ref` begins or ends the job's id, or if no id matches, is its whole name.
+def _goes_by(session: Session, ref: str) -> ColumnElement[bool]:
+    """Return the condition that `ref` begins or ends the job's id, or is its whole name. A whole id means its job only.
 
-    Only ids of those `projects` count, archived or not.
+    A part of one job's id may be another job's name. Both are found, since `ref` may name a job to be deleted.
     """
-    if _OF_AN_ID.fullmatch(ref):
-        has_it = or_(JobRow.id.like(f"job-{ref.removeprefix('job-')}%"), JobRow.id.like(f"%{ref}"))
-        known = select(JobRow.id).where(has_it, *(JobRow.project == each for each in projects))
-        if archived is not None:
-            known = known.where(JobRow.archived == archived)
-        if session.scalar(known.limit(1)) is not None:
-            return has_it
-    return JobRow.name == ref
+    has_name: ColumnElement[bool] = JobRow.name == ref
+    if not _OF_AN_ID.fullmatch(ref):
+        return has_name
+    begun = f"job-{ref.removeprefix('job-')}"
+    if session.get(JobRow, begun) is not None:
+        return JobRow.id == begun
+    return or_(JobRow.id.like(f"{begun}%"), JobRow.id.like(f"%{ref}"), has_name)
 
 
 def _summaries(session: Session, job_ids: Sequence[str], *, with_progress: bool) -> tuple[JobSummary, ...]:

@@ -141,15 +141,33 @@ def test_jobs_are_found_by_state_and_by_label(store, make_spec):
     assert store.jobs(JobFilter(states=[JobState.QUEUED], labels=[("team", "blue")])).jobs == ()
 
 
-def test_a_job_is_found_by_a_part_of_its_id_or_else_by_its_name(store, make_spec):
+def test_a_job_is_found_by_a_part_of_its_id_and_by_its_name(store, make_spec):
     ids = [store.add_job(make_spec(name=name))[0].id for name in ("cafe", "100%", "x")]
 
     def found(ref):
         return [job.id for job in store.jobs(JobFilter(ref=ref)).jobs]
 
     assert [found(ref) for ref in (ids[0], ids[1][4:], ids[2][-10:])] == [[each] for each in ids]
-    assert found("100%") == [ids[1]] and found("cafe")  # of an id, if one has it
+    assert found("100%") == [ids[1]] and ids[0] in found("cafe")
     assert found("job-") == found("1%") == found("%") == found("a\0b") == []
+
+
+@pytest.mark.parametrize("of_the_id", [slice(-8, None), slice(0, 12), slice(4, 12)])
+def test_a_name_that_is_a_part_of_another_jobs_id_means_neither_job_alone(store, make_spec, of_the_id):
+    other = store.add_job(make_spec(name="other"))[0].id
+    named = store.add_job(make_spec(name=other[of_the_id]))[0].id
+
+    found = {job.id for job in store.jobs(JobFilter(ref=other[of_the_id])).jobs}
+
+    assert found == {other, named}
+
+
+@pytest.mark.parametrize("begin_at", [0, 4])
+def test_a_whole_id_means_its_own_job_whatever_the_names_of_others(store, make_spec, begin_at):
+    other = store.add_job(make_spec())[0].id
+    store.add_job(make_spec(name=other[begin_at:]))
+
+    assert [job.id for job in store.jobs(JobFilter(ref=other[begin_at:])).jobs] == [other]
 
 
 @pytest.mark.parametrize("cursor", ["", "%%%", "bm9uc2Vuc2U", "é"])

@@ -58,7 +58,7 @@ def test_a_name_that_is_the_end_of_an_id_elsewhere_finds_its_job(store, make, jo
     assert ids(store, JobFilter(ref=hidden[-8:], **where)) == [named]
     reader = Principal(name="anna", role=Role.SUBMITTER, project="default")
     assert ids(store, JobFilter(ref=hidden[-8:]), by=reader) == [named]
-    assert ids(store, JobFilter(ref=hidden[-8:], archived=None)) == [hidden]
+    assert set(ids(store, JobFilter(ref=hidden[-8:], archived=None))) == {hidden, named}
 
 
 def test_of_several_states_a_job_has_one(store, job_in):

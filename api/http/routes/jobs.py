@@ -141,7 +141,7 @@ async def job_filter(
         Query(
             min_length=1,
             max_length=100,
-            description="the beginning or end of the id, 4 characters or more, or else the whole name",
+            description="the beginning or end of the id, 4 characters or more, or the whole name",
         ),
     ] = None,
     text: Annotated[
