@@ -318,6 +318,57 @@ class Taught(Regression):
         return {"loss": loss, "mae": loss}
 
 
+class Merged(nn.Linear):
+    """Adds an adapter to its frozen weight while it is evaluated, as loralib's layers do."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.weight.requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.randn(2, sizes[0])), nn.Parameter(torch.randn(sizes[1], 2) / 8)
+        self.is_merged = False
+
+    def train(self, mode: bool = True) -> "Merged":
+        super().train(mode)
+        if self.is_merged == mode:
+            self.weight.data += (-1 if mode else 1) * self.up.data @ self.down.data
+            self.is_merged = not mode
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        plain = super().forward(inputs)
+        return plain if self.is_merged else plain + inputs @ self.down.T @ self.up.T
+
+
+class Adapted(Regression):
+    """A frozen layer with an adapter, then a normalisation that its owner keeps in evaluation mode."""
+
+    def model(self) -> nn.Module:
+        return KeepingStatistics(Merged(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+
+class KeepingStatistics(nn.Sequential):
+    """Leaves its second module in evaluation mode, whatever it is told."""
+
+    def train(self, mode: bool = True) -> "KeepingStatistics":
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
+class Clipped(Regression):
+    """Clips its trained weights in place, behind torch's back: always, or while it trains."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.always = always
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        if model.training or self.always:
+            for parameter in model.parameters():
+                parameter.data.clamp_(-0.1, 0.1)
+        return super().loss(model, batch)
+
+
 class GraduallyTrained(Regression):
     """The first layer is frozen until number `begin` of the losses, or from it on."""
 

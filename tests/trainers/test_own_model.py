@@ -310,6 +310,19 @@ def test_a_teacher_that_evaluating_changes_is_refused(replica: Train):
         replica("Taught", in_place=True, always=True).evaluate()
 
 
+def test_trained_weights_that_evaluating_changes_are_refused_too(replica: Train):
+    with pytest.raises(WorkloadError, match=r"`evaluate` changed `0.weight`: do that only `if model.training`"):
+        replica("Clipped", always=True).evaluate()
+
+
+def test_weights_may_be_clipped_while_they_train(replica: Train):
+    ours = replica("Clipped", always=False)
+
+    ours.run(SEGMENT)
+
+    assert ours.evaluate().loss > 0
+
+
 def test_copies_of_frozen_weights_lie_in_host_memory(replica: Train, monkeypatch: pytest.MonkeyPatch):
     ours, on_host, empty_like = replica("PartlyFrozen"), set[int](), torch.empty_like
 
@@ -329,6 +342,39 @@ def test_evaluating_leaves_each_part_in_its_own_mode(replica: Train):
     ours.evaluate()
 
     assert [module.training for module in ours.model] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("optimizer", [PLAIN, ScheduleFreeSgdConfig()])
+def test_an_adapter_that_is_merged_to_be_evaluated_trains_on_as_if_it_were_not(replica: Train, optimizer: Any):
+    ours, unwatched = replica("Adapted", optimizer=optimizer), replica("Adapted", optimizer=optimizer)
+    for each in (ours, unwatched):
+        each.run(SEGMENT)
+
+    ours.evaluate()
+
+    assert not ours.model[0].is_merged
+    assert torch.equal(ours.model[0].weight, unwatched.model[0].weight)
+    assert ours.run(SEGMENT).losses == unwatched.run(SEGMENT).losses
+
+
+def test_an_adapter_is_merged_from_the_weights_that_are_evaluated(replica: Train, monkeypatch: pytest.MonkeyPatch):
+    ours, unmerged = (replica("Adapted", optimizer=ScheduleFreeSgdConfig()) for _ in range(2))
+    for each in (ours, unmerged):
+        each.run(SEGMENT)
+
+    merged = ours.evaluate().loss
+    monkeypatch.setattr(own_models.Merged, "train", nn.Linear.train)
+
+    assert merged == pytest.approx(unmerged.evaluate().loss, rel=1e-5)
+
+
+def test_a_part_that_its_owner_keeps_in_evaluation_mode_is_so_before_and_after_an_evaluation(replica: Train):
+    ours = replica("Adapted")
+    before = [module.training for module in ours.model]
+
+    ours.evaluate()
+
+    assert before == [module.training for module in ours.model] == [True, False, True]
 
 
 def test_a_model_that_comes_in_evaluation_mode_is_trained(replica: Train):

@@ -14,6 +14,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from trainers import random_state
 from trainers.exchange.step_result import is_finite
+from trainers.methods.sync.shared.differing import INTEGERS
 from trainers.training import checkpoint
 from trainers.training.checkpoint import CheckpointError
 from trainers.workload import Workload, WorkloadError
@@ -132,11 +133,19 @@ def build(
     with random_state.seeded(seed, device):
         model = _bare(workload)
     _check(model)
-    if not model.training:  # as pretrained ones come; a part that is in evaluation mode alone stays so
-        model.train()
+    _begin_training(model)
     if weights_url is not None:
         load_weights(model, weights_url)
     return model
+
+
+def _begin_training(model: nn.Module) -> None:
+    """Put `model` in training mode, as a loop does; parts that are in evaluation mode alone stay so."""
+    parts = [module for module in model.modules() if model.training and not module.training]
+    if not model.training or any(map(_switches, model.modules())):  # which may keep parts in evaluation mode
+        model.train()
+        for part in parts:
+            part.eval()
 
 
 def _bare(workload: Workload) -> nn.Module:
@@ -177,7 +186,7 @@ def _check(model: nn.Module) -> None:
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise WorkloadError(
                 f"`max_norm` of module `{name or 'model'}` ({kind}) shortens the rows of a rank's own batch: "
-                "clip the whole table in `loss`, which is the same on all ranks"
+                "clip the whole table in `loss` `if model.training`, which is the same on all ranks"
             )
         if _has_extra_state(module):
             raise WorkloadError(
@@ -336,28 +345,48 @@ def standing_out(parameter: Tensor) -> float | None:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put all of `model` in evaluation mode for a while, and then each part back into its own."""
+    """Put all of `model` in evaluation mode for a while, and then each part back into its own.
+
+    A module may do something when its mode changes: loralib's merge their adapters into frozen weights. What that
+    rounds off the parameters of such a module is put back.
+    """
     modes = {module: module.training for module in model.modules()}
+    switching = [parameter for module in modes if _switches(module) for parameter in module.parameters(recurse=False)]
+    kept = [(parameter, parameter.data, parameter.data.clone()) for parameter in switching]
     model.eval()
     try:
         yield
     finally:
-        for module, is_training in modes.items():
-            module.training = is_training
+        for module, is_training in modes.items():  # parents first: each sets the modes of its children
+            if module.training != is_training:
+                module.train(is_training)
+        for parameter, place, values in kept:
+            parameter.data = place.copy_(values)
+
+
+def _switches(module: nn.Module) -> bool:
+    """Return whether `module` has a `train` of its own, which `eval` calls too."""
+    return type(module).train is not nn.Module.train
 
 
 @contextmanager
-def untouched(model: nn.Module, *, besides: Collection[str]) -> Iterator[None]:
-    """Raise WorkloadError if an evaluation changes a parameter in place that is not among the names `besides`.
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Raise WorkloadError if an evaluation changes the values of a parameter, also if it does so behind torch's back.
 
     Ranks have shares of different sizes of the validation set, so theirs would drift apart.
     """
-    watched = {name: each for name, each in model.named_parameters() if name not in besides}
-    before = {name: each._version for name, each in watched.items()}
+    before = _sums(model)
     yield
-    for name, each in watched.items():
-        if each._version != before[name]:
+    for name, differs in zip(dict(model.named_parameters()), (_sums(model) != before).tolist(), strict=True):
+        if differs:
             raise WorkloadError(f"`evaluate` changed `{name}`: do that only `if model.training`")
+
+
+def _sums(model: nn.Module) -> Tensor:
+    """Return the sum of each parameter's entries as whole numbers, which wraps around; no copy is made."""
+    bits = [each.detach().view(INTEGERS[each.itemsize]) for each in model.parameters()]
+    # To sum 32 bits in 64 takes a CPU 15 times as long.
+    return torch.stack([each.sum(dtype=torch.promote_types(each.dtype, torch.int32)).long().cpu() for each in bits])
 
 
 @contextmanager

@@ -355,9 +355,9 @@ class Replica:
         sums = torch.zeros(len(names), dtype=torch.float64)
         evaluated = self._state_to_evaluate(averaged=averaged)
         has_average = bool(self.parts.average.tensors())
-        untouched = model.untouched(self.model, besides=evaluated)
-        lent = model.lent(self.model, evaluated)
-        with untouched, model.evaluating(self.model), lent, random_state.seeded(0, self.device):
+        # The weights are lent before the modes change: a module that merges its adapters merges these.
+        lent, evaluating = model.lent(self.model, evaluated), model.evaluating(self.model)
+        with lent, evaluating, model.untouched(self.model), random_state.seeded(0, self.device):
             share = torch.arange(num_samples)[self._present.index(self.rank) :: len(self._present)]
             for indices in torch.split(share, self.workload.evaluation_batch_size):
                 if len(indices):  # a set smaller than the ranks leaves some without a share
