@@ -7,6 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from search.optimizer_traits import usual_rate_told_by
 from search.schedule_file import ScheduleFile
+from search.types import MAX_LEARNING_RATE, MIN_LEARNING_RATE
 
 
 def _whole(given: object) -> object:
@@ -18,6 +19,7 @@ def _whole(given: object) -> object:
 #: A whole number above 0. `true` is refused; 1e9 is accepted.
 Count = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=MIN_LEARNING_RATE, le=MAX_LEARNING_RATE)]
 
 
 #: The most axes that are searched, the learning rate included: a run can afford a dozen probes.
@@ -140,8 +142,8 @@ class ScheduleConfig(Config):
 class RateRange(Config):
     """The range of learning rates to try, of controllers that search them; else it follows from the guess."""
 
-    min_learning_rate: float | None = Field(None, ge=1e-8, le=1e3, description="no lower one is tried or used")
-    max_learning_rate: float | None = Field(None, ge=1e-8, le=1e3, description="no higher one is tried or used")
+    min_learning_rate: Rate | None = Field(None, description="no lower one is tried or used")
+    max_learning_rate: Rate | None = Field(None, description="no higher one is tried or used")
 
     @model_validator(mode="after")
     def _has_two_ends(self) -> "RateRange":

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from search.budget.link import Link, OptionCost, StepCost
 from search.config import MAX_DIMENSIONS
 from search.optimizer_traits import OPTIMIZER_TRAITS
-from search.types import SEARCHED, Value, Values
+from search.types import MAX_LEARNING_RATE, MIN_LEARNING_RATE, SEARCHED, Value, Values
 
 Array = NDArray[np.float64]
 #: The ratio of two options, in place of one of magnitudes: larger than any factor that is compared with it.
@@ -218,8 +218,8 @@ class SearchSpace(Value):
     momentum: float = Field(0.9, ge=0, lt=1)  # of SGD
     warms_up: bool = False  # whether the optimizer itself raises the rate in a run's first steps
     rewinds_data: bool = True  # whether all probes see the same batches; False: each gets the loop's next ones
-    max_learning_rate: float = 1e3
-    min_learning_rate: float = 1e-8
+    max_learning_rate: float = MAX_LEARNING_RATE
+    min_learning_rate: float = MIN_LEARNING_RATE
 
     @model_validator(mode="before")
     @classmethod

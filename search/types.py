@@ -14,6 +14,8 @@ from search.trace import Trace
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
 #: How a running probe or commit continues: it goes on, ends early, or is rolled back.
 Course = Literal["go_on", "end", "roll_back"]
+#: The lowest and the highest learning rate that a controller tries or uses, unless a run states others.
+MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-8, 1e3
 Origin = Literal[
     "incumbent", "wide", "finalist", "vertex", "option", "acquisition", "fallback", "move", "sobol", "random"
 ]

@@ -5,13 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from search.config import BoConfig, LocalConfig, SobolConfig, StagedConfig
-from search.types import SEARCHED, Band, Setting, Steer
+from search.types import MAX_LEARNING_RATE, MIN_LEARNING_RATE, SEARCHED, Band, Setting, Steer
 from service.job.parts import TrialSpec
 from service.job.problems import Problem
 from trainers.spec.refusals import pointer_to
 
-#: Controllers try learning rates within these bounds, unless the job states others.
-_RATES = (1e-8, 1e3)
 #: Controllers that search in stages.
 _STEERABLE = frozenset(each.model_fields["kind"].default for each in (BoConfig, SobolConfig, LocalConfig))
 #: The one value that is fixed before the first step or in the first search, and never changes again.
@@ -54,7 +52,7 @@ def has_steerable(stored: Mapping[str, Any]) -> bool:
 
 def searchable(trial: TrialSpec) -> dict[str, Searchable]:
     """Return the steerable values of a run, by user-facing name: a level has its exchange's name for it."""
-    low, high = getattr(trial.controller, "stated_rates", None) or _RATES
+    low, high = getattr(trial.controller, "stated_rates", None) or (MIN_LEARNING_RATE, MAX_LEARNING_RATE)
     found = {"learning_rate": Searchable("learning_rate", low, high)}
     for each in trial.searched:
         shown = trial.replica.exchange.level_name if each.name == "level" else each.name

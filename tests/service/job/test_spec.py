@@ -3,14 +3,16 @@
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from search.bayesian.controller import Controller
 from search.config import BoConfig
 from search.space import SearchSpace
-from search.types import Values
+from search.types import MAX_LEARNING_RATE, MIN_LEARNING_RATE, Values
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from tests.support.refusals import problems_in
+from trainers.methods.optimizer.spec import LearningRate
 
 JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 10}}
 RANGE = {"kind": "threshold", "density": [0.003, 0.1]}
@@ -34,6 +36,12 @@ def refused(changes: dict[str, Any]) -> dict[str, Problem]:
 
 def accepted(changes: dict[str, Any]) -> JobSpec:
     return JobSpec.model_validate(JOB | changes)
+
+
+def test_an_optimizer_takes_the_learning_rates_that_a_controller_may_use():
+    taken = TypeAdapter(LearningRate).json_schema()
+
+    assert (taken["minimum"], taken["maximum"]) == (MIN_LEARNING_RATE, MAX_LEARNING_RATE)
 
 
 @pytest.mark.parametrize(
