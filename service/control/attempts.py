@@ -75,14 +75,14 @@ def _rewind(session: Session, trial: TrialRow) -> None:
     """Take the trial back to where it can resume. Everything later will be reported again."""
     step, bill = -1, Bill()  # the trial begins anew
     if trial.searching is not None:
-        search = Searched.model_validate(trial.searching)
+        search = Searched.model_validate(trial.searching, extra="ignore")
         _forget_stages(session, trial, beyond=search.stage - 1, but=search.probes)
         step, bill = search.step, search.bill
     else:
         stage = last_resumable(session, trial.id)
         _forget_stages(session, trial, beyond=-1 if stage is None else stage.stage)
         if stage is not None and stage.resume_step is not None:
-            step, bill = stage.resume_step, Bill.model_validate(stage.bill)
+            step, bill = stage.resume_step, Bill.model_validate(stage.bill, extra="ignore")
     forget_beyond(session, trial, step)
     keep(trial, max(0, step), bill)
 
@@ -102,12 +102,12 @@ def reopen(session: Session, trial: TrialRow, *, before: Budget, budget: Budget)
     trial.outcome = trial.schedule = None
     if trial.steady is None:
         return
-    point, trial.steady = Checkpointed.model_validate(trial.steady), None
+    point, trial.steady = Checkpointed.model_validate(trial.steady, extra="ignore"), None
     _forget_stages(session, trial, beyond=point.stage)
     stage = session.get_one(StageRow, (trial.id, point.stage))
     stage.closed, stage.num_steps, stage.density, stage.threshold, stage.loss = False, None, None, None, None
     stage.resume, stage.resume_step, stage.bill = point.resume, point.step, point.bill.model_dump(mode="json")
-    until = Allowance.model_validate(stage.decision["commit_until"])  # the driver moves it as well
+    until = Allowance.model_validate(stage.decision["commit_until"], extra="ignore")  # the driver moves it as well
     moved = spending.stretched(until, before, budget).model_dump(mode="json")
     stage.decision = {**stage.decision, "commit_until": moved}
 
@@ -146,7 +146,7 @@ def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
             resume=resume,
             prior=priors[trial.id],
             steers=steers.of_trial(session, job, trial.id),
-            sample=None if trial.sample is None else Sample.model_validate(trial.sample),
+            sample=None if trial.sample is None else Sample.model_validate(trial.sample, extra="ignore"),
             pruned=sweeps.is_to_end(trial, pruned_at, resume),
         )
         for trial, resume in trials

@@ -181,7 +181,8 @@ def after(
 ) -> tuple[Sequence[EventRow], int]:
     """Return up to `limit` events after `cursor`, oldest first, and the next cursor.
 
-    A cursor that was never given out, as after an older backup was restored, counts as 0.
+    A cursor that was never given out, as after an older backup was restored, counts as 0. Events of kinds that only a
+    later release knows are left out.
     """
     newest = bounds(session)[1]
     cursor = cursor if cursor <= newest else 0
@@ -190,7 +191,6 @@ def after(
         query = query.where(EventRow.project == project)
     if job_id is not None:
         query = query.where(EventRow.job_id == job_id)
-    if kinds:
-        query = query.where(EventRow.kind.in_([kind.value for kind in kinds]))
+    query = query.where(EventRow.kind.in_([kind.value for kind in kinds or EventKind]))
     rows = session.scalars(query.order_by(EventRow.id).limit(limit)).all()
     return rows, rows[-1].id if len(rows) == limit else max(cursor, newest)

@@ -178,7 +178,7 @@ class Ingest:
 
     def _bill(self, trial: TrialRow, bill: Bill) -> None:
         """Update the trial's bill. Add an event if workers were replaced or absent since the last one."""
-        before, trial.bill = Bill.model_validate(trial.bill), bill.model_dump(mode="json")
+        before, trial.bill = Bill.model_validate(trial.bill, extra="ignore"), bill.model_dump(mode="json")
         missed = [sum(each.absences.values()) for each in (before, bill)]
         if before.repairs != bill.repairs or missed[0] != missed[1]:
             told = {"repairs": bill.repairs, "absences": trial.bill["absences"], "seconds": bill.seconds_training}

@@ -1,4 +1,7 @@
-"""Convert rows to public views. Functions of one open session; they only read."""
+"""Convert rows to public views. Functions of one open session; they only read.
+
+Stored JSON is read without fields unknown here: the database may come from a later release with the same schema.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -174,11 +177,11 @@ def samples(trials: Iterable[TrialRow]) -> dict[str, SampleValues]:
 def trial_view(trial: TrialRow) -> TrialView:
     """Return the trial as users see it."""
     # The facts behind the weights; rows of earlier versions lack some.
-    kept = RunEnd.model_validate(trial.schedule or {})
+    kept = RunEnd.model_validate(trial.schedule or {}, extra="ignore")
     own = {"trial_id", "bill", "line", "failure", *RunEnd.model_fields}
     return TrialView(
         trial_id=trial.id,
-        bill=Bill.model_validate(trial.bill),
+        bill=Bill.model_validate(trial.bill, extra="ignore"),
         line=_line(trial),
         failure=(trial.schedule or {}).get("failure"),
         **dict(kept),
@@ -406,7 +409,7 @@ def _schedule_view(trial: TrialRow, entries: Sequence[ScheduleEntry], *, optimiz
 def provenance(job: JobRow, trial: TrialRow) -> Provenance:
     """Return the provenance of the trial's schedule: its run, and the origin that its driver reported."""
     kept = (trial.schedule or {}).get("origin")  # null: it has not finished, or an earlier release trained it
-    told = Origin.model_validate(kept).model_dump() if kept else {}
+    told = Origin.model_validate(kept, extra="ignore").model_dump() if kept else {}
     sample = None if trial.sample is None else trial.sample["values"]
     return Provenance(job_id=job.id, job=job.spec, arm=trial.arm, seed=trial.seed, sample=sample, **told)
 
@@ -431,7 +434,7 @@ def _trained_entries(session: Session, trial_ids: Sequence[str]) -> dict[str, Js
 def _entries(trial: TrialRow, stages: Iterable[StageRow], checkpointed: Mapping[str, Json]) -> list[ScheduleEntry]:
     """Return the final schedule, or else that of the trial's last checkpoint, and what was decided after that."""
     kept = checkpointed.get(trial.id) if trial.schedule is None else trial.schedule["entries"]
-    trained = [ScheduleEntry.model_validate(entry) for entry in kept or ()]
+    trained = [ScheduleEntry.model_validate(entry, extra="ignore") for entry in kept or ()]
     step = trained[-1].step + trained[-1].num_steps if trained else 0
     behind = ((stage, _entry(stage, trial, behind=step)) for stage in stages if stage.num_steps != 0)
     return [*trained, *(entry for stage, entry in behind if entry.num_steps or stage.first_step >= step)]

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from service.control import jobs
+from service.control import attempts, jobs
 from service.control.attempts import submission_id
 from service.control.queue.capacity import Node
 from service.control.ray_cluster.ray_jobs import RayStatus
@@ -665,6 +665,19 @@ def test_a_paused_job_is_left_alone_and_keeps_its_place(store, tick, add, cluste
     tick()
 
     assert (store.job(first).state, store.job(second).state) == (JobState.STARTING, JobState.QUEUED)
+
+
+def test_a_job_whose_attempt_cannot_begin_says_why_and_begins_once_it_can(store, tick, add, monkeypatch):
+    job_id = add()
+    with monkeypatch.context() as fault:
+        fault.setattr(attempts, "begin", lambda *_, **__: 1 / 0)
+        tick()
+    refused = store.job(job_id)
+
+    tick()
+
+    assert refused.state is JobState.QUEUED and "ZeroDivisionError: division by zero" in refused.reason
+    assert (store.job(job_id).state, store.job(job_id).reason) == (JobState.STARTING, "")
 
 
 def test_a_job_that_nobody_resumes_fails_with_the_way_back(store, tick, add):

@@ -22,8 +22,10 @@ from service.control.reconciling.uptime import Uptime
 from service.control.store import Store
 from service.errors import IllegalTransition, NotFound, Unavailable, UnreadableJob
 from service.job.states import RULES, JobState
+from service.log_lines import log_fields
 from service.settings import Settings
 from service.wire.queue import WaitKind, summary
+from service.wire.records import MAX_REASON_CHARS
 
 _log = logging.getLogger(__name__)
 _NUM_EXPLAINED = 5  # reasons written in a round, for the first of perhaps ten thousand waiting jobs
@@ -167,6 +169,12 @@ class Admission:
             _log.info("%s", error)
         except UnreadableJob as error:
             effects.fail(self._store, start.job, effects.unreadable(error.fields))
+        except Exception as error:  # a fault of ours, perhaps in what another release has stored
+            reason = f"the service failed to begin an attempt: {type(error).__name__}: {error}"[:MAX_REASON_CHARS]
+            if start.job.reason != reason:  # it is tried again in every round
+                with log_fields(job=start.job.job_id):
+                    _log.exception("job %s did not begin; the others have their turns", start.job.job_id)
+            effects.explain(self._store, start.job, reason)
 
     def _begin(self, ray: RayApi, start: Start, nodes: Sequence[Node]) -> None:
         job = start.job

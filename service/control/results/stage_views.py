@@ -51,22 +51,23 @@ _STAGE_COLUMNS = StageView.model_fields.keys() - {
 
 def stage_view(trial: TrialRow, stage: StageRow, probes: Sequence[ProbeRow], *, with_posterior: bool) -> StageView:
     """Return the stage with its probes; without its posterior unless asked, for that is large."""
-    decision = _Decided.model_validate(stage.decision)
+    decision = _Decided.model_validate(stage.decision, extra="ignore")
     reports = {report.candidate.id: report for report in decision.probes}
-    return StageView(
-        arm=trial.arm,
-        seed=trial.seed,
-        probes=tuple(_probe_view(row, reports.get(row.probe_id)) for row in probes),
-        tax=decision.tax,
-        forecast_weight=decision.forecast_weight,
-        num_earlier=decision.num_earlier,
-        refused=decision.refused,
-        promoted=decision.promoted,
-        steers=decision.steers,
-        posterior=stage.posterior if with_posterior else None,
-        z_score=z_score_of(stage),
-        **{name: getattr(stage, name) for name in _STAGE_COLUMNS},
-    )
+    parts = {
+        "arm": trial.arm,
+        "seed": trial.seed,
+        "probes": tuple(_probe_view(row, reports.get(row.probe_id)) for row in probes),
+        "tax": decision.tax,
+        "forecast_weight": decision.forecast_weight,
+        "num_earlier": decision.num_earlier,
+        "refused": decision.refused,
+        "promoted": decision.promoted,
+        "steers": decision.steers,
+        "posterior": stage.posterior if with_posterior else None,
+        "z_score": z_score_of(stage),
+    }
+    columns = {name: getattr(stage, name) for name in _STAGE_COLUMNS}
+    return StageView.model_validate(parts | columns, extra="ignore")
 
 
 def z_score_of(stage: StageRow) -> float | None:
