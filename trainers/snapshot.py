@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from trainers import random_state
+
 
 class Stateful(Protocol):
     """An object with state: tensors, which are updated in place and never replaced, and JSON-compatible scalars.
@@ -120,13 +122,10 @@ class RandomState(WithoutScalars):
         """Draw from this state, and restore the process's own state afterwards."""
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.random.set_rng_state(self._states["cpu"])
-            if devices:
-                torch.cuda.set_rng_state(self._states["cuda"], self._device)
+            random_state.enforce(self._states, self._device)
             yield
-            self._states["cpu"].copy_(torch.random.get_rng_state())
-            if devices:
-                self._states["cuda"].copy_(torch.cuda.get_rng_state(self._device))
+            for name, state in random_state.present(self._device).items():
+                self._states[name].copy_(state)
 
     def tensors(self) -> dict[str, Tensor]:
         return self._states

@@ -369,6 +369,25 @@ class Clipped(Regression):
         return super().loss(model, batch)
 
 
+class Sloped(Regression):
+    """Punishes slopes of a model that draws and keeps statistics: computed by torch.func, or by torch.autograd."""
+
+    def __init__(self, functional: bool) -> None:
+        super().__init__()
+        self.functional = functional
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Dropout(0.2), nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        inputs = model[:2](batch[0])
+        if self.functional:
+            slopes = torch.func.grad(lambda given: model[2:](given).sum())(inputs)
+        else:
+            [slopes] = torch.autograd.grad(model[2:](inputs).sum(), inputs, create_graph=True)
+        return nn.functional.mse_loss(model[2:](inputs), batch[1]) + 0.1 * slopes.square().mean()
+
+
 class GraduallyTrained(Regression):
     """The first layer is frozen until number `begin` of the losses, or from it on."""
 

@@ -235,6 +235,15 @@ def test_gradient_checkpointing_changes_no_bit_even_with_dropout(replica: Train)
     assert losses[0] == losses[1]
 
 
+def test_transforms_of_torch_func_train_as_autograd_does_though_what_they_keep_is_not_counted(replica: Train):
+    ours, twin = replica("Sloped", functional=True), replica("Sloped", functional=False)
+
+    found, expected = ([each.run(SEGMENT) for _ in range(2)] for each in (ours, twin))
+
+    assert [each.losses for each in found] == [pytest.approx(each.losses) for each in expected]
+    assert found[1].saved_bytes == 0 < expected[1].saved_bytes
+
+
 def test_a_sparse_embedding_trains_as_its_dense_twin(replica: Train, monkeypatch: pytest.MonkeyPatch):
     sparse = replica("SparseEmbedding").run(SEGMENT).losses
     dense_twin = replica("SparseEmbedding")

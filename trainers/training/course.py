@@ -2,14 +2,14 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from trainers import random_state
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged, mean_density
 from trainers.methods.sync.policy import SyncPolicy, Update
@@ -17,6 +17,7 @@ from trainers.segment import Segment, SegmentResult, StepTimes
 from trainers.traffic import collectives
 from trainers.training import feed, model
 from trainers.training.parts import TrainingParts
+from trainers.training.passes import Forward
 from trainers.training.peak_memory import peak_bytes
 from trainers.training.stopwatch import RoundWait, Stopwatch
 from trainers.workload import WorkloadError
@@ -212,10 +213,10 @@ class Course:
         parts.buffer.clear()
         total, own = torch.zeros((), device=parts.device), dict[str, Tensor]()
         for micro in range(accumulate):
-            with parts.buffer.untouched(), parts.saved.counted() if is_first else nullcontext():
-                place = feed.Place(self._number, self._rank, micro)
-                loss, numbers = parts.passes.forward(place, segment.batch_size)
-                loss = loss / accumulate
+            forward = partial(parts.passes.forward, feed.Place(self._number, self._rank, micro), segment.batch_size)
+            with parts.buffer.untouched():
+                loss, numbers = self._counted(forward) if is_first else forward()
+            loss = loss / accumulate
             total += loss.detach()
             own = {name: own.get(name, 0.0) + each / accumulate for name, each in numbers.items()}
             if micro < accumulate - 1:
@@ -226,6 +227,29 @@ class Course:
         ) as pending:
             parts.passes.backward(loss)
         return parts.communication.outcome(pending), own
+
+    def _counted(self, forward: Callable[[], Forward]) -> Forward:
+        """Return `forward()`, and count what it keeps for backward, unless it refuses to be watched.
+
+        The transforms of torch.func do. Then it runs again, uncounted, from the buffers and random state before it.
+        """
+        saved, device = self._parts.saved, self._parts.device
+        if saved.is_refused:
+            return forward()
+        buffers = [(buffer, buffer.clone()) for buffer in self._parts.buffers.tensors().values()]
+        states = random_state.present(device)
+        try:
+            with saved.counted():
+                return forward()
+        except RuntimeError as error:
+            if "saved tensor hooks" not in str(error):
+                raise
+        saved.is_refused = True
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        random_state.enforce(states, device)
+        return forward()
 
     def _update(self, loss: float) -> None:
         """Step with the gradient in the buffer, which is that of `loss`."""

@@ -224,12 +224,12 @@ FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {
 class SavedTensors:
     """Counts what autograd keeps for backward, without the model's parameters and buffers. Mutable: `num_bytes`.
 
-    A sparse tensor, which has no storage of its own, is not counted.
+    A sparse tensor, which has no storage of its own, is not counted. `is_refused`: a forward cannot be watched.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self.num_bytes = 0
+        self.num_bytes, self.is_refused = 0, False
 
     @contextmanager
     def counted(self) -> Iterator[None]:
