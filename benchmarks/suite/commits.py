@@ -19,15 +19,10 @@ from numpy.typing import NDArray
 from rows import append, read
 from scipy.optimize import minimize
 
-from search import strategies
 from search.bayesian import reports
-from search.config import BoConfig, Budget
 from search.curves.calibration import calibration
-from search.optimizer_traits import usual_rate_told_by
-from search.space import SearchSpace
-from search.types import Forecast, Values
-from suite.controlled import train
-from suite.run import GRADIENTS_OF_LANDSCAPE
+from search.types import Forecast
+from suite.controlled import searched
 from suite.tasks import TASKS
 from suite.training import Line
 
@@ -86,21 +81,7 @@ def commits_of(task: str, num_steps: int, seed: int, guess: float) -> list[tuple
 
     reports.of_commit = noting
     try:
-        line, config = Line(definition, seed), BoConfig()
-        is_measured = (
-            config.trusts_usual(definition.optimizer) and usual_rate_told_by(definition.optimizer) == "sharpness"
-        )
-        landscape = line.landscape() if is_measured else {}
-        left = num_steps - (GRADIENTS_OF_LANDSCAPE if landscape else 0)
-        space = SearchSpace(
-            optimizer=definition.optimizer,
-            batch_size=definition.batch_size,
-            guess=Values(learning_rate=guess * definition.guess),
-            weights=line.weights,
-            **landscape,
-        )
-        strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
-        outcomes = train(line, strategy, left).outcomes
+        outcomes = searched(Line(definition, seed), guess * definition.guess, num_steps, seed).outcomes
     finally:
         reports.of_commit = in_use
     return [

@@ -5,12 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from search.config import Budget
+from search import strategies
+from search.config import BoConfig, Budget, ControllerConfig
 from search.curves.curve_summary import end_loss
 from search.loop.orders import Loop, Order, Taken, Task, Told
+from search.optimizer_traits import usual_rate_told_by
 from search.protocol import Strategy
-from search.types import Candidate, Decision, Forecast
+from search.space import SearchSpace
+from search.types import Candidate, Decision, Forecast, Values
 from suite.training import EVERY, Best, Line
+from trainers.training.landscape import NUM_BATCHES
+
+#: Gradients that tell how sharp a model is count as so many steps.
+GRADIENTS_OF_LANDSCAPE = 2 * NUM_BATCHES
+BO = BoConfig()
 
 
 @dataclass
@@ -37,6 +45,34 @@ class Run:
             if what.forecast is not None and (loss := end_loss(seen)) is not None:
                 self.outcomes.append((what.forecast, loss))
         self.searched = sum(lengths.values())
+
+
+def searched(
+    line: Line, guess: float, num_steps: int, seed: int, *, controller: ControllerConfig = BO, told: bool = True
+) -> Run:
+    """Train `line` from `guess` as a job does, by `bo` with its defaults unless another `controller` is given.
+
+    Gradients that tell how sharp the model is are charged as steps that search. If not `told`, probes alone tell the
+    rate.
+    """
+    space = space_of(line, controller, guess, told=told)
+    left = num_steps - (0 if space.sharpness is None else GRADIENTS_OF_LANDSCAPE)
+    run = train(line, strategies.build(controller, space=space, seed=seed, budget=Budget(steps=left)), left)
+    run.searched += num_steps - left
+    return run
+
+
+def space_of(line: Line, controller: ControllerConfig, guess: float, *, told: bool = True) -> SearchSpace:
+    """Return the space of a job that trains `line`: its rate, with what the model tells of it if `told`."""
+    is_trusted = isinstance(controller, BoConfig) and controller.trusts_usual(line.kind)
+    is_measured = told and is_trusted and usual_rate_told_by(line.kind) == "sharpness"
+    return SearchSpace(
+        optimizer=line.kind,
+        batch_size=line.workload.batch_size,
+        guess=Values(learning_rate=guess),
+        weights=line.weights if told else None,
+        **(line.landscape() if is_measured else {}),
+    )
 
 
 def train(line: Line, strategy: Strategy, num_steps: int) -> Run:

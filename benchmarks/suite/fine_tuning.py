@@ -25,13 +25,9 @@ import torch
 from rows import append, read
 from torch import Tensor, nn
 
-from search import strategies
-from search.config import BoConfig, Budget
-from search.space import SearchSpace
-from search.types import Values
-from suite.controlled import train
+from suite.controlled import searched
 from suite.excess import rows
-from suite.run import GRADIENTS_OF_LANDSCAPE, GUESSES
+from suite.run import GUESSES
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
 from trainers.spec.workloads import MinilmLora
@@ -139,17 +135,7 @@ def _decayed(line: Line, rate: float, steps: int) -> float:
 
 
 def _searched(line: Line, guess: float, steps: int, seed: int, arm: str) -> dict[str, float]:
-    told = arm == "by the model"
-    landscape = line.landscape() if told and line.kind == "sgd" else {}
-    left = steps - (GRADIENTS_OF_LANDSCAPE if landscape else 0)
-    space = SearchSpace(
-        optimizer=line.kind,
-        batch_size=line.workload.batch_size,
-        guess=Values(learning_rate=guess),
-        weights=line.weights if told else None,
-        **landscape,
-    )
-    done = train(line, strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left)), left)
+    done = searched(line, guess, steps, seed, told=arm == "by the model")
     return {"exported": done.best.loss, "rate": math.log10(done.decisions[0].values.learning_rate)}
 
 

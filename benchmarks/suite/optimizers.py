@@ -26,20 +26,13 @@ import torch
 from equal_cost import HELD_OUT, LOST
 from rows import append
 
-from search import strategies
 from search.budget.link import StepCost
 from search.budget.optimizer_choice import best_optimizer
-from search.config import BoConfig, Budget
-from search.optimizer_traits import usual_rate_told_by
-from search.space import SearchSpace
-from search.types import Values
 from suite import excess
-from suite.controlled import train
+from suite.controlled import searched
 from suite.excess import OPTIMIZER_ROWS as ROWS, Row, above, references
-from suite.run import GRADIENTS_OF_LANDSCAPE
 from suite.tasks import TASKS
 from suite.training import Line
-from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import (
     AdamWConfig,
     AutoOptimizerConfig,
@@ -85,18 +78,8 @@ def optimizer_of(arm: str, steps: int, *, weight_decay: float) -> OptimizerConfi
 def run(task: str, arm: str, steps: int, seed: int) -> Row:
     """Train `task` with the controller; returns the row."""
     optimizer = optimizer_of(arm, steps, weight_decay=TASKS[task].weight_decay)
-    line, started = Line(TASKS[task], seed), time.monotonic()
-    line.optimizer = optimizers.build(optimizer, line.workload, line.model)
-    is_measured = usual_rate_told_by(optimizer.kind) == "sharpness"
-    left = steps - GRADIENTS_OF_LANDSCAPE * is_measured
-    space = SearchSpace(
-        optimizer=optimizer.kind,
-        guess=Values(learning_rate=optimizer.learning_rate),
-        weights=line.weights,
-        **(line.landscape() if is_measured else {}),
-    )
-    strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
-    done = train(line, strategy, left)
+    line, started = Line(TASKS[task], seed).with_optimizer(optimizer), time.monotonic()
+    done = searched(line, optimizer.learning_rate, steps, seed)
     first = done.decisions[0]
     return {
         "task": task,
@@ -107,7 +90,7 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
         "exported": done.best.loss,
         "chosen": optimizer.kind,
         "rate": first.values.learning_rate,
-        "searched": done.searched + steps - left,
+        "searched": done.searched,
         "reason": first.reason,
         "seconds": round(time.monotonic() - started, 1),
         "date": datetime.now(UTC).date().isoformat(),

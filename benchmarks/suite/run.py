@@ -36,18 +36,13 @@ import torch
 from pydantic import TypeAdapter
 from rows import append
 
-from search import strategies
-from search.config import BoConfig, Budget, ControllerConfig
+from search.config import ControllerConfig
 from search.curves.calibration import calibration, z_score
-from search.optimizer_traits import usual_rate_told_by
-from search.space import SearchSpace
-from search.types import Values
-from suite.controlled import train
+from suite.controlled import searched
 from suite.excess import ROWS, Excesses, Row, excesses, rows
 from suite.rivals import TUNERS, tune
 from suite.tasks import TASKS, Task
 from suite.training import EVERY, SCHEDULES, Best, Line
-from trainers.training.landscape import NUM_BATCHES
 from trainers.workload import WorkloadError
 
 GUESSES = {"10x low": 0.1, "right": 1.0, "10x high": 10.0}
@@ -58,8 +53,6 @@ REFERENCE_SCHEDULES = {True: ("linear", "constant", "cosine", "cool-down"), Fals
 #: The rates of Schedule-Free that its package takes by default, by the optimizer that it stands in for.
 DEFAULT_OF_FREE = {"sgd": 1.0, "adamw": 0.0025}
 GROUPS = tuple(dict.fromkeys(task.group for task in TASKS.values()))
-#: Gradients that tell how sharp a model is count as so many steps.
-GRADIENTS_OF_LANDSCAPE = 2 * NUM_BATCHES
 LOST_LOSSES = {"loss": math.inf, "training_loss": math.inf}
 
 
@@ -141,23 +134,11 @@ def controlled(task: Task, controller: Row, steps: int, seed: int, factor: float
 
     def run() -> Row:
         line, config = Line(task, seed), TypeAdapter[Any](ControllerConfig).validate_python(controller)
-        is_trusted = isinstance(config, BoConfig) and config.trusts_usual(task.optimizer)
-        is_measured = is_trusted and usual_rate_told_by(task.optimizer) == "sharpness"
-        landscape = line.landscape() if is_measured else {}
-        left = steps - (GRADIENTS_OF_LANDSCAPE if landscape else 0)
-        space = SearchSpace(
-            optimizer=task.optimizer,
-            batch_size=task.batch_size,
-            guess=Values(learning_rate=task.guess * factor),
-            weights=line.weights,
-            **landscape,
-        )
-        strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
-        done = train(line, strategy, left)
+        done = searched(line, task.guess * factor, steps, seed, controller=config)
         return _measured(line) | {
             "exported": done.best.loss,
             "picked": [decision.values.learning_rate for decision in done.decisions],
-            "searched": done.searched + steps - left,
+            "searched": done.searched,
             "taken_back": done.taken_back,
             "z_scores": [
                 score

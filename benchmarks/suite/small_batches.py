@@ -19,12 +19,8 @@ from typing import Any
 import torch
 from rows import append, read
 
-from search import strategies
-from search.config import BoConfig, Budget
-from search.space import SearchSpace
-from search.types import Values
-from suite.controlled import train
-from suite.run import GRADIENTS_OF_LANDSCAPE, GUESSES
+from suite.controlled import searched
+from suite.run import GUESSES
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
 
@@ -53,22 +49,11 @@ def run(seeds: Sequence[int], part: Sequence[int]) -> None:
     for name, batch, seed in (cell for cell in cells[part[0] :: part[1]] if cell not in done):
         task = task_of(name, batch)
         row: dict[str, Any] = {"task": name, "batch": batch, "seed": seed, "cosine": _best_cosine(task, seed)}
-        row["exported"] = {guess: _exported(task, seed, factor) for guess, factor in GUESSES.items()}
+        row["exported"] = {
+            guess: searched(Line(task, seed), task.guess * factor, NUM_STEPS, seed).best.loss
+            for guess, factor in GUESSES.items()
+        }
         append(FILE, row)
-
-
-def _exported(task: Task, seed: int, factor: float) -> float:
-    line = Line(task, seed)
-    landscape = line.landscape() if task.optimizer == "sgd" else {}
-    left = NUM_STEPS - (GRADIENTS_OF_LANDSCAPE if landscape else 0)
-    space = SearchSpace(
-        optimizer=task.optimizer,
-        batch_size=task.batch_size,
-        guess=Values(learning_rate=task.guess * factor),
-        **landscape,
-    )
-    strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
-    return train(line, strategy, left).best.loss
 
 
 def _best_cosine(task: Task, seed: int) -> float:

@@ -75,6 +75,11 @@ class Line:
         self.weights = self._weights()
         self.step = 0
 
+    def with_optimizer(self, config: OptimizerConfig) -> "Line":
+        """Train with another optimizer than the task's; returns the line, which has taken no step."""
+        self.optimizer, self.kind = optimizers.build(config, self.workload, self.model), config.kind
+        return self
+
     def with_weights(self, state: Mapping[str, Tensor]) -> "Line":
         """Load what a model of the same kind was trained to; returns the line."""
         self.model.load_state_dict(state)

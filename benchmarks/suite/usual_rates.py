@@ -24,15 +24,12 @@ from typing import Any
 import torch
 from rows import append, read
 
-from search import strategies
 from search.bayesian.setup import SearchSetup
 from search.bayesian.usual_rate import rate_of_model
-from search.config import BoConfig, Budget
+from search.config import Budget
 from search.optimizer_traits import OPTIMIZER_TRAITS, usual_rate_told_by
-from search.space import SearchSpace
-from search.types import Values
-from suite.controlled import train
-from suite.run import GRADIENTS_OF_LANDSCAPE, GUESSES, SCHEDULES
+from suite.controlled import BO, searched, space_of
+from suite.run import GUESSES, SCHEDULES
 from suite.tasks import SLOW, TASKS, Task
 from suite.training import Line
 
@@ -71,28 +68,15 @@ def run(optimizer: str, steps: Sequence[int], seeds: Sequence[int], part: Sequen
     done = {(row["task"], row["steps"], row["seed"]) for row in read(FILE) if row["optimizer"] == optimizer}
     cells = [(name, length, seed) for length in steps for seed in seeds for name in tasks or names_of(optimizer)]
     for name, length, seed in (cell for cell in cells[part[0] :: part[1]] if cell not in done):
-        task, space = task_of(optimizer, name), space_of(task_of(optimizer, name), seed)
-        usual = usual_rate(space)
+        task = task_of(optimizer, name)
+        usual = usual_rate(task, seed)
         row = {"optimizer": optimizer, "task": name, "steps": length, "seed": seed, "usual": usual}
         row["grid"] = {each: _scheduled(task, usual * 10 ** (each / 4), length, seed) for each in GRID}
         guesses = GUESSES.values() if usual_rate_told_by(optimizer) == "weights" else [1.0]
-        row["told"] = [_controlled(task, space, each, length, seed) for each in guesses]
+        row["told"] = [_controlled(task, each, length, seed) for each in guesses]
         with nothing_usual(optimizer):
-            untold = space.model_copy(update={"sharpness": None})  # which takes no time
-            row["untold"] = [_controlled(task, untold, each, length, seed) for each in GUESSES.values()]
+            row["untold"] = [_controlled(task, each, length, seed) for each in GUESSES.values()]
         append(FILE, row)
-
-
-def space_of(task: Task, seed: int) -> SearchSpace:
-    """Return what is searched, with what of the model tells the usual rate."""
-    line = Line(task, seed)
-    return SearchSpace(
-        optimizer=task.optimizer,
-        batch_size=task.batch_size,
-        guess=Values(learning_rate=task.guess),
-        weights=line.weights,
-        **(line.landscape() if usual_rate_told_by(task.optimizer) == "sharpness" else {}),
-    )
 
 
 @contextmanager
@@ -106,8 +90,9 @@ def nothing_usual(optimizer: str) -> Iterator[None]:
         OPTIMIZER_TRAITS[optimizer] = traits
 
 
-def usual_rate(space: SearchSpace) -> float:
-    rate = rate_of_model(SearchSetup(space, BoConfig(), Budget(steps=1), seed=0))
+def usual_rate(task: Task, seed: int) -> float:
+    space = space_of(Line(task, seed), BO, task.guess)
+    rate = rate_of_model(SearchSetup(space, BO, Budget(steps=1), seed=0))
     assert rate is not None
     return rate
 
@@ -119,11 +104,8 @@ def _scheduled(task: Task, rate: float, steps: int, seed: int) -> float | None:
     return loss if math.isfinite(loss) else None
 
 
-def _controlled(task: Task, space: SearchSpace, factor: float, steps: int, seed: int) -> float:
-    left = steps - (0 if space.sharpness is None else GRADIENTS_OF_LANDSCAPE)
-    space = space.model_copy(update={"guess": Values(learning_rate=task.guess * factor)})
-    strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
-    return train(Line(task, seed), strategy, left).best.loss
+def _controlled(task: Task, factor: float, steps: int, seed: int) -> float:
+    return searched(Line(task, seed), task.guess * factor, steps, seed).best.loss
 
 
 # -- the table ---------------------------------------------------------------------------------------------
