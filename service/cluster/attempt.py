@@ -9,7 +9,7 @@ from service import log_lines, tracing
 from service.wire.records import AttemptBrief, Control, ResumePoint
 
 #: The prefix that Python puts before these errors. Their messages are written for people, so it is removed.
-_OUR_ERRORS = re.compile(rf"^{re.escape(__name__)}\.(Hopeless|NoPlace): ")
+_OUR_ERRORS = re.compile(rf"^{re.escape(__name__)}\.(Hopeless|NoPlace|LostTouch): ")
 _PYDANTICS_LAST = "For further information visit"
 
 
@@ -19,6 +19,10 @@ class Hopeless(Exception):
 
 class NoPlace(Exception):
     """No machine for a worker was found within `workers.patience_s`, or its machine is unfit."""
+
+
+class LostTouch(Exception):
+    """A trial was fenced, or cannot hear the API. This ends the attempt, and the next one resumes every trial."""
 
 
 def configure_process(name: str, **fields: Any) -> None:

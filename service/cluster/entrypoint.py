@@ -77,8 +77,6 @@ def outcome_of(trials: list[str]) -> AttemptFinished:
     """Return how the attempt ended, given how its trials ended."""
     if Control.CANCEL in trials:
         return AttemptFinished(outcome="cancelled", reason="cancelled by a user")
-    if Control.FENCED in trials:
-        return AttemptFinished(outcome="failed", reason="a trial lost touch with the API")
     if Control.PAUSE in trials:
         return AttemptFinished(outcome="paused", reason="paused by a user")
     num_diverged = trials.count("diverged")

@@ -5,7 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 from pydantic import BaseModel, ValidationError
@@ -71,7 +71,11 @@ class Door:
         )
 
     def brief(self, *, max_silence_s: float = BRIEF_S) -> AttemptBrief:
-        """Ask for the brief. Raises `Stopped` if this attempt does not own the job, or the API is silent for longer."""
+        """Ask for the brief.
+
+        Raises `Stopped` if this attempt does not own the job, the API is silent for longer, or another release wrote
+        the brief and this one cannot read it.
+        """
         return _insist(lambda: self._answer(AttemptBrief, "GET", "", None), for_s=max_silence_s)
 
     def post(self, batch: Batch) -> Acknowledgement:
@@ -93,7 +97,10 @@ class Door:
         response.raise_for_status()
         try:
             return kind.model_validate_json(response.content, extra="ignore")  # a newer service may say more
-        except ValidationError as error:  # a proxy's page, or another release: counts as no answer
+        except ValidationError as error:
+            if _document(response).get("job_id") == self.job_id:  # the API's own brief: it would send the same again
+                raise Stopped(Control.FENCED, f"this release cannot read the brief: {_first(error)}") from error
+            # A proxy's page, or an acknowledgement of another release, counts as no answer.
             raise httpx2.DecodingError(f"this is no answer of the API: {error}", request=response.request) from error
 
 
@@ -104,12 +111,21 @@ def _is_final(response: httpx2.Response) -> bool:
 
 
 def _detail(response: httpx2.Response) -> str:
+    return str(_document(response).get("detail") or f"HTTP {response.status_code}")
+
+
+def _document(response: httpx2.Response) -> dict[str, Any]:
+    """Return the answer's JSON object; empty if it is none."""
     try:
         document = response.json()
     except ValueError:
-        document = None
-    said = document.get("detail") if isinstance(document, dict) else None
-    return str(said or f"HTTP {response.status_code}")
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}"
 
 
 class Reporter:

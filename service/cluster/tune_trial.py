@@ -11,7 +11,7 @@ from search.sweep.propose import Seen, propose
 from search.sweep.spec import SampleValues
 from service import tracing
 from service.cluster import checkpoints, shared_folder, trial
-from service.cluster.attempt import Hopeless, NoPlace, configure_process, is_wanted, last_line
+from service.cluster.attempt import Hopeless, LostTouch, NoPlace, configure_process, is_wanted, last_line
 from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, Reporter, Stopped
@@ -47,10 +47,12 @@ def run(trial_id: str, trace: Mapping[str, str], *, max_silence_s: float) -> Non
 
 
 def _run(trial_id: str, *, max_silence_s: float) -> str:
-    """Return how the trial ended. If it was told to end, or the API was silent, only this trial ends."""
+    """Return how the trial ended. Raises LostTouch, which ends all trials, if the attempt can store nothing more."""
     try:
         return _reported(Door.from_environment(), trial_id, max_silence_s=max_silence_s)
     except Stopped as stopped:
+        if stopped.control is Control.FENCED:
+            raise LostTouch(f"a trial lost touch with the API: {stopped.reason}") from stopped
         log.info("trial %s ends: %s", trial_id, stopped.reason)
         return stopped.control
 

@@ -5,7 +5,14 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import ValidationError, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic import (
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from search.sweep.spec import ParamRange, SampleValues
 from service.job.conflicts import conflicts
@@ -103,5 +110,10 @@ def _as_stored(content: Any, _: ValidatorFunctionWrapHandler) -> JobSpec:
     return content if isinstance(content, JobSpec) else JobSpec.stored(content)
 
 
-#: A job that was accepted before, wherever it is read again.
-StoredJob = Annotated[JobSpec, WrapValidator(_as_stored)]
+#: A job that was accepted before, wherever it is read again. JSON has only the fields that it was stored with: a driver
+#: of the release that stored it may read this, and would refuse those that a later release has added.
+StoredJob = Annotated[
+    JobSpec,
+    WrapValidator(_as_stored),
+    PlainSerializer(lambda spec: spec.model_dump(mode="json", exclude_unset=True), when_used="json"),
+]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
 from service.cluster import reporter, tune_trial
-from service.cluster.attempt import Hopeless, NoPlace, is_wanted
+from service.cluster.attempt import Hopeless, LostTouch, NoPlace, is_wanted
 from service.cluster.checkpoints import NoRoom
 from service.cluster.entrypoint import bundles_of, failure_of, outcome_of, run
 from service.cluster.group import death_of
@@ -46,8 +47,6 @@ def _brief(*, finished: bool, control: Control = Control.RUN) -> AttemptBrief:
         (["completed", "completed"], "succeeded"),
         (["completed", "diverged"], "succeeded"),
         (["completed", "cancel"], "cancelled"),
-        (["fenced", "completed"], "failed"),
-        (["fenced", "cancel"], "cancelled"),
         (["completed", "pause", "pause"], "paused"),
         (["completed", "stop"], "succeeded"),
         ([], "succeeded"),
@@ -59,7 +58,12 @@ def test_an_attempts_outcome_is_that_of_its_trials(trials: list[str], outcome: s
 
 @pytest.mark.parametrize(
     ("error", "retry"),
-    [(Hopeless("no module `mine`"), False), (OSError("disk full"), True), (NoPlace("no room for worker 1"), True)],
+    [
+        (Hopeless("no module `mine`"), False),
+        (OSError("disk full"), True),
+        (NoPlace("no room for worker 1"), True),
+        (LostTouch("a trial lost touch with the API: told to fenced"), True),
+    ],
 )
 def test_only_what_may_pass_is_tried_again(error: Exception, retry: bool) -> None:
     name = f"{type(error).__module__}.{type(error).__name__}"
@@ -156,25 +160,53 @@ def _run(brief: AttemptBrief, trial_id: str, monkeypatch: pytest.MonkeyPatch, st
     return told, tune_trial._run(trial_id, max_silence_s=SILENCE_S)
 
 
-@pytest.mark.parametrize(("away_s", "outcome"), [(BRIEF_S + 1, "completed"), (SILENCE_S + 10, "fenced")])
-def test_a_trial_that_begins_while_the_api_is_away_waits_for_it_as_long_as_those_that_train(
-    away_s: float, outcome: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _beginning(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[SimpleNamespace], httpx2.Response]
+) -> SimpleNamespace:
+    """Let a trial ask an API that `answer`s for its brief, and train nothing. Returns the clock, which waits turn."""
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=lambda s: setattr(clock, "now", clock.now + s))
-
-    def answer(_: httpx2.Request) -> httpx2.Response:
-        if clock.now < away_s:
-            raise httpx2.ConnectError("nobody listens")
-        return httpx2.Response(200, text=_brief(finished=False).model_dump_json())
-
     door = Door(api_url="http://api", job_id="job", attempt=2, token="t")
-    door._http = httpx2.Client(base_url="http://api", transport=httpx2.MockTransport(answer))
+    door._http = httpx2.Client(base_url="http://api", transport=httpx2.MockTransport(lambda _: answer(clock)))
     monkeypatch.setattr(reporter, "time", clock)
     monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: door)
     monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(tune_trial, "_outcome", lambda *_: "completed")
+    return clock
 
-    assert tune_trial._run("job.tuned.0", max_silence_s=SILENCE_S) == outcome
+
+def _brief_after(away_s: float) -> Callable[[SimpleNamespace], httpx2.Response]:
+    def answer(clock: SimpleNamespace) -> httpx2.Response:
+        if clock.now < away_s:
+            raise httpx2.ConnectError("nobody listens")
+        return httpx2.Response(200, text=_brief(finished=False).model_dump_json())
+
+    return answer
+
+
+def test_a_trial_that_begins_while_the_api_is_away_waits_for_it_as_long_as_those_that_train(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _beginning(monkeypatch, _brief_after(BRIEF_S + 1))
+
+    assert tune_trial._run("job.tuned.0", max_silence_s=SILENCE_S) == "completed"
+
+
+def test_a_trial_that_cannot_hear_the_api_ends_its_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    _beginning(monkeypatch, _brief_after(SILENCE_S + 10))
+
+    with pytest.raises(LostTouch, match="a trial lost touch with the API: the API has not answered for"):
+        tune_trial._run("job.tuned.0", max_silence_s=SILENCE_S)
+
+
+def test_a_brief_that_this_release_cannot_read_ends_the_attempt_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    brief = _brief(finished=False).model_dump(mode="json")
+    later = brief | {"spec": brief["spec"] | {"colour": "red"}}
+    clock = _beginning(monkeypatch, lambda _: httpx2.Response(200, json=later))
+
+    with pytest.raises(LostTouch, match=r"this release cannot read the brief: `spec\.colour`"):
+        tune_trial._run("job.tuned.0", max_silence_s=SILENCE_S)
+
+    assert clock.now == 0
 
 
 def test_a_sample_that_is_drawn_in_an_attempt_with_fewer_workers_trains_with_these(

@@ -1,5 +1,6 @@
 """Errors in `params` are reported early, with the field, the value, the allowed ones, and the place."""
 
+import json
 from typing import Any
 
 import pytest
@@ -273,3 +274,16 @@ def test_a_brief_of_an_earlier_release_is_read() -> None:
     found = AttemptBrief.model_validate(brief | {"max_silence_s": 1, "control": "run"})
 
     assert found.seen == () and found.trials_at_once is None
+
+
+def test_a_brief_has_only_the_fields_that_the_job_was_stored_with() -> None:
+    stored = checked(JobSpec, JOB | {"params": MOMENTUM}).model_dump(mode="json")
+    for later in ("priority", "webhook"):  # as if the release that stored the job had known neither
+        del stored[later]
+    del stored["workers"]["patience_s"]
+    brief = {"job_id": "job-1", "number": 1, "spec": stored, "storage_url": "file:///s", "lease_s": 1, "renew_s": 1}
+
+    found = AttemptBrief.model_validate(brief | {"max_silence_s": 1, "control": "run"})
+
+    assert found.model_dump(mode="json")["spec"] == json.loads(found.model_dump_json())["spec"] == stored
+    assert AttemptBrief.model_validate_json(found.model_dump_json()) == found
