@@ -36,7 +36,7 @@ from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
-from trainers.methods.sync.shared.delayed_average import Background
+from trainers.methods.sync.shared.background_thread import Background
 from trainers.methods.sync.spec import SyncConfig
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig

@@ -52,7 +52,8 @@ def _stages(config: StlSgdConfig, count: int) -> list[Stage]:
 
 @pytest.mark.parametrize("method", registry.of("sync"), ids=lambda method: method.kind)
 def test_a_configuration_says_whether_its_policy_sets_rates_or_gradients(method: Method):
-    policy = get_type_hints(method.load())["return"]
+    loaded = method.load()
+    policy = loaded if isinstance(loaded, type) else get_type_hints(loaded)["return"]
 
     sets = issubclass(policy, PolicyBase) and any(
         getattr(policy, name) is not getattr(PolicyBase, name) for name in ("learning_rate", "amend")

@@ -11,7 +11,7 @@ from trainers.methods.blocks.blocks import Blocks
 from trainers.methods.optimizer.optimizers import Optimizer
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.shared.averaging import Iterate, Meeting
-from trainers.methods.sync.shared.delayed_average import Background
+from trainers.methods.sync.shared.background_thread import Background
 from trainers.methods.sync.shared.local import Alone
 
 

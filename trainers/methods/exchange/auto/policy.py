@@ -27,7 +27,7 @@ from trainers.methods.sync.local_sgd.policy import LocalSgd
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import PolicyBase, StateParts, Update
-from trainers.methods.sync.shared.averaging import Iterate, Meeting
+from trainers.methods.sync.shared.averaging import Meeting
 from trainers.snapshot import scalars_of, tensors_of
 from trainers.spec.exchange import ExchangeBase
 
@@ -35,8 +35,8 @@ from trainers.spec.exchange import ExchangeBase
 class LocalUpdates(LocalSgd):
     """Local SGD that averages by one of several exchanges; what one of them keeps joins the next average."""
 
-    def __init__(self, iterate: Iterate, meeting: Meeting, *, gradients: Exchange) -> None:
-        super().__init__(LocalSgdConfig(), iterate, meeting, gradients=gradients)
+    def __init__(self, parts: PolicyParts, meeting: Meeting) -> None:
+        super().__init__(LocalSgdConfig(), parts, meeting=meeting)
         assert isinstance(meeting.exchange, AutoExchange)
         self._meetings = meeting.exchange
 
@@ -152,9 +152,9 @@ def build(auto: AutoConfig, parts: PolicyParts) -> AutoSync:
     }
     local = None
     if LOCAL in kinds:
-        exchanges[LOCAL] = alone = parts.alone()
+        exchanges[LOCAL] = parts.alone()
         meeting = Meeting(auto, parts.iterate, node_links, seed=config.seed, build=partial(_meetings, kinds[LOCAL]))
-        local = LocalUpdates(parts.iterate, meeting, gradients=alone)
+        local = LocalUpdates(parts, meeting)
     leading = AutoExchange(exchanges, gradients) if node_links.leads else None
     both = two_level.TwoLevelExchange(leading or two_level.Follower(), gradients, node_links)
     return AutoSync(config.menu, parts.optimizer, node_links, gradients=both, leading=leading, local=local)

@@ -42,7 +42,7 @@ METHOD = Method(
     "exchange",
     CserConfig,
     "trainers.methods.exchange.cser.exchange:build",
-    policy="trainers.methods.sync.shared.local_error:build",
+    policy="trainers.methods.sync.shared.local_error:Drifting",
     papers=(
         Paper(
             "Xie, Zheng, Koyejo, Gupta, Li, Lin",

@@ -1,12 +1,9 @@
 """The parameters of LIEC-SGD: averaged when ranks meet, where steps before have led them apart."""
 
-from trainers.exchange.exchange import Exchange
-from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged, is_finite
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.shared.averaging import Iterate
 from trainers.methods.sync.shared.local_error import Drifting
 
 
@@ -15,9 +12,9 @@ class LiecSgd(Drifting):
 
     agrees = True
 
-    def __init__(self, config: LiecSgdConfig, iterate: Iterate, node_links: NodeLinks, *, exchange: Exchange) -> None:
-        super().__init__(config, iterate, exchange=exchange)
-        self._node_links = node_links
+    def __init__(self, config: LiecSgdConfig, parts: PolicyParts) -> None:
+        super().__init__(config, parts)
+        self._node_links = parts.node_links
 
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
         if self._since == 1:
@@ -29,8 +26,3 @@ class LiecSgd(Drifting):
             return DIVERGED
         self._iterate.write(mean)
         return outcome
-
-
-def build(config: LiecSgdConfig, parts: PolicyParts) -> LiecSgd:
-    """Return the policy that goes with the exchange."""
-    return LiecSgd(config, parts.iterate, parts.node_links, exchange=parts.exchange())

@@ -29,7 +29,7 @@ METHOD = Method(
     "exchange",
     LiecSgdConfig,
     "trainers.methods.exchange.liec_sgd.exchange:build",
-    policy="trainers.methods.exchange.liec_sgd.policy:build",
+    policy="trainers.methods.exchange.liec_sgd.policy:LiecSgd",
     papers=(
         Paper(
             "Cheng, Shen, Xu, Qian, Wu, Zhou, Zhang, Tao, Chen",

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
 from trainers.methods.sync.parts import PolicyParts
@@ -20,7 +19,8 @@ class ZeroOneAdam(Local):
     a rank did by itself is undone: it was sent, or is in its memory. So the ranks hold equal bits again.
     """
 
-    def __init__(self, config: ZeroOneAdamConfig, parts: PolicyParts, *, exchange: Exchange) -> None:
+    def __init__(self, config: ZeroOneAdamConfig, parts: PolicyParts) -> None:
+        exchange = parts.exchange()
         super().__init__(config.max_interval, parts.iterate, gradients=exchange, exchange=exchange)
         self._intervals, self._optimizer, self._buffer = config, parts.optimizer, parts.buffer
         self._anchor = self._iterate.read()
@@ -67,8 +67,3 @@ class ZeroOneAdam(Local):
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         super().load_scalars(scalars)
         self._reach, self._left_of_it = list(scalars["reach"]), list(scalars["left"])
-
-
-def build(config: ZeroOneAdamConfig, parts: PolicyParts) -> ZeroOneAdam:
-    """Return the policy that goes with the exchange, from where the parameters are now."""
-    return ZeroOneAdam(config, parts, exchange=parts.exchange())

@@ -65,7 +65,7 @@ METHOD = Method(
     "exchange",
     ZeroOneAdamConfig,
     "trainers.methods.exchange.zero_one_adam.exchange:build",
-    policy="trainers.methods.exchange.zero_one_adam.policy:build",
+    policy="trainers.methods.exchange.zero_one_adam.policy:ZeroOneAdam",
     papers=(
         Paper(
             "Lu, Li, Zhang, De Sa, He",

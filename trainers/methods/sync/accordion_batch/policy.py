@@ -73,7 +73,7 @@ class AccordionBatch(PolicyBase):
 
     def __init__(self, config: AccordionBatchConfig, parts: PolicyParts) -> None:
         self._config, self._node_links = config, parts.node_links
-        self._regimes = Regimes(config, [parts.buffer.layers], parts.buffer.gradient)
+        self._regimes = Regimes(config.lasting(parts.epoch_steps), [parts.buffer.layers], parts.buffer.gradient)
         watched = Watched(parts.gradients, self._watch)
         self.exchange = parts.exchange(watched)
         self._holding = Holding(self.exchange, watched)
@@ -109,8 +109,3 @@ class AccordionBatch(PolicyBase):
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._holding.load_scalars(scalars["holding"])
         self._regimes.load_scalars(scalars["regimes"])
-
-
-def build(config: AccordionBatchConfig, parts: PolicyParts) -> AccordionBatch:
-    """Return the policy, which watches the buffer's gradients from now on."""
-    return AccordionBatch(config.lasting(parts.epoch_steps), parts)

@@ -36,7 +36,7 @@ class AccordionBatchConfig(RegimeConfig, SyncBase):
 METHOD = Method(
     "sync",
     AccordionBatchConfig,
-    "trainers.methods.sync.accordion_batch.policy:build",
+    "trainers.methods.sync.accordion_batch.policy:AccordionBatch",
     papers=(ACCORDION,),
     least={"epoch_steps": 100},
 )

@@ -6,22 +6,18 @@ stochastic gradient descent", Algorithm 1. The first round begins from a common 
 
 from torch import Tensor
 
-from trainers.exchange.exchange import Exchange
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.shared.averaging import Iterate
-from trainers.methods.sync.shared.delayed_average import Background, DelayedAverage
+from trainers.methods.sync.shared.delayed_average import DelayedAverage
 
 
 class CocodSgd(DelayedAverage):
     """Keeps where this rank's round began; the average of these is under way meanwhile."""
 
-    def __init__(
-        self, config: CocodSgdConfig, iterate: Iterate, background: Background, *, gradients: Exchange
-    ) -> None:
-        super().__init__(config, iterate, background, gradients=gradients)
-        self._begun = iterate.read()
+    def __init__(self, config: CocodSgdConfig, parts: PolicyParts) -> None:
+        super().__init__(config, parts)
+        self._begun = parts.iterate.read()
 
     def _take(self, average: Tensor, update: Update) -> None:
         progress = self._iterate.read() - self._begun
@@ -32,8 +28,3 @@ class CocodSgd(DelayedAverage):
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"begun": self._begun}
-
-
-def build(config: CocodSgdConfig, parts: PolicyParts) -> CocodSgd:
-    """Return the policy from where the parameters are now."""
-    return CocodSgd(config, parts.iterate, parts.background(), gradients=parts.alone())

@@ -15,7 +15,7 @@ class CocodSgdConfig(DelayedAverageConfig):
 METHOD = Method(
     "sync",
     CocodSgdConfig,
-    "trainers.methods.sync.cocod_sgd.policy:build",
+    "trainers.methods.sync.cocod_sgd.policy:CocodSgd",
     papers=(
         Paper(
             "Shen, Xu, Liu, Liang, Cheng",

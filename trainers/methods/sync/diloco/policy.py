@@ -6,20 +6,18 @@ What the inner optimizer keeps, such as Adam's moments, stays each rank's own an
 
 from torch import Tensor
 
-from trainers.exchange.exchange import Exchange
 from trainers.methods.sync.diloco.outer import OuterSgd
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
 from trainers.methods.sync.shared.anchored import Anchored
-from trainers.methods.sync.shared.averaging import Iterate, Meeting
 
 
 class DiLoCo(Anchored):
     """Keeps the outer optimizer's parameters as its anchor, and that optimizer's velocity."""
 
-    def __init__(self, config: DiLoCoConfig, iterate: Iterate, meeting: Meeting, *, gradients: Exchange) -> None:
-        super().__init__(config, iterate, meeting, gradients=gradients)
+    def __init__(self, config: DiLoCoConfig, parts: PolicyParts) -> None:
+        super().__init__(config, parts)
         self._outer = OuterSgd(config, self._anchor)
 
     def _outer_step(self, mean: Tensor, update: Update) -> Tensor:
@@ -27,8 +25,3 @@ class DiLoCo(Anchored):
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"velocity": self._outer.velocity}
-
-
-def build(config: DiLoCoConfig, parts: PolicyParts) -> DiLoCo:
-    """Return the policy from where the parameters are now."""
-    return DiLoCo(config, parts.iterate, parts.meeting(), gradients=parts.alone())

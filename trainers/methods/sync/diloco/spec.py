@@ -33,7 +33,7 @@ class DiLoCoConfig(OuterConfig):
 METHOD = Method(
     "sync",
     DiLoCoConfig,
-    "trainers.methods.sync.diloco.policy:build",
+    "trainers.methods.sync.diloco.policy:DiLoCo",
     papers=(
         Paper(
             "Douillard, Feng, Rusu, Chhaparia, Donchev, Kuncoro, Ranzato, Szlam, Shen",

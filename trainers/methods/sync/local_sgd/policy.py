@@ -8,12 +8,11 @@ with a slow learning rate of 1. Its rate of a round is here the mean of those of
 import torch
 from torch import Tensor
 
-from trainers.exchange.exchange import Exchange
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
 from trainers.methods.sync.shared.anchored import Anchored
-from trainers.methods.sync.shared.averaging import Iterate, Meeting
+from trainers.methods.sync.shared.averaging import Meeting
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 
 
@@ -21,9 +20,9 @@ class LocalSgd(Anchored):
     """Keeps the last average as its anchor, and with slow momentum a velocity in gradient units."""
 
     def __init__(
-        self, config: LocalSgdConfig | StlSgdConfig, iterate: Iterate, meeting: Meeting, *, gradients: Exchange
+        self, config: LocalSgdConfig | StlSgdConfig, parts: PolicyParts, *, meeting: Meeting | None = None
     ) -> None:
-        super().__init__(config, iterate, meeting, gradients=gradients)
+        super().__init__(config, parts, meeting=meeting)
         self._slow_momentum = config.slow_momentum if isinstance(config, LocalSgdConfig) else 0.0
         self._velocity = torch.zeros_like(self._anchor) if self._slow_momentum else self._anchor.new_zeros(0)
 
@@ -40,8 +39,3 @@ class LocalSgd(Anchored):
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"velocity": self._velocity}
-
-
-def build(config: LocalSgdConfig, parts: PolicyParts) -> LocalSgd:
-    """Return the policy from where the parameters are now."""
-    return LocalSgd(config, parts.iterate, parts.meeting(), gradients=parts.alone())

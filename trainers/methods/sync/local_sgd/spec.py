@@ -26,6 +26,6 @@ class LocalSgdConfig(CompressedUpdatesConfig):
 METHOD = Method(
     "sync",
     LocalSgdConfig,
-    "trainers.methods.sync.local_sgd.policy:build",
+    "trainers.methods.sync.local_sgd.policy:LocalSgd",
     papers=(Paper("Stich", "Local SGD converges fast and communicates little", "ICLR", 2019), SLOW_MOMENTUM),
 )

@@ -7,23 +7,19 @@ SGD", section 3, with the momentum of the authors' code. Its rate is here the me
 import torch
 from torch import Tensor
 
-from trainers.exchange.exchange import Exchange
 from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.shared.averaging import Iterate
-from trainers.methods.sync.shared.delayed_average import Background, DelayedAverage
+from trainers.methods.sync.shared.delayed_average import DelayedAverage
 
 
 class OverlapLocalSgd(DelayedAverage):
     """Keeps this rank's velocity of the anchor, in gradient units; the anchor is what is averaged."""
 
-    def __init__(
-        self, config: OverlapLocalSgdConfig, iterate: Iterate, background: Background, *, gradients: Exchange
-    ) -> None:
-        super().__init__(config, iterate, background, gradients=gradients)
+    def __init__(self, config: OverlapLocalSgdConfig, parts: PolicyParts) -> None:
+        super().__init__(config, parts)
         self._pull, self._momentum = config.pull, config.momentum
-        self._velocity = torch.zeros_like(iterate.read())
+        self._velocity = torch.zeros_like(parts.iterate.read())
 
     def _take(self, average: Tensor, update: Update) -> None:
         pulled = torch.lerp(self._iterate.read(), average, self._pull)
@@ -36,8 +32,3 @@ class OverlapLocalSgd(DelayedAverage):
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"velocity": self._velocity}
-
-
-def build(config: OverlapLocalSgdConfig, parts: PolicyParts) -> OverlapLocalSgd:
-    """Return the policy from where the parameters are now."""
-    return OverlapLocalSgd(config, parts.iterate, parts.background(), gradients=parts.alone())

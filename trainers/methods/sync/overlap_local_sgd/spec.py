@@ -21,7 +21,7 @@ class OverlapLocalSgdConfig(DelayedAverageConfig):
 METHOD = Method(
     "sync",
     OverlapLocalSgdConfig,
-    "trainers.methods.sync.overlap_local_sgd.policy:build",
+    "trainers.methods.sync.overlap_local_sgd.policy:OverlapLocalSgd",
     papers=(
         Paper(
             "Wang, Liang, Joshi",

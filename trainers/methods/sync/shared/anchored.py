@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
+from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
 from trainers.methods.sync.shared import screen
-from trainers.methods.sync.shared.averaging import Iterate, Meeting
+from trainers.methods.sync.shared.averaging import Meeting
 from trainers.methods.sync.shared.local import Local
 from trainers.methods.sync.shared.screen import weighted
 from trainers.spec.ranges import first
@@ -21,15 +21,16 @@ from trainers.spec.sync import CompressedUpdatesConfig
 
 
 class Anchored(Local):
-    """Keeps the anchor, which is equal on all ranks. Subclasses decide how a round's mean progress moves it."""
+    """Keeps the anchor, which is equal on all ranks. Subclasses decide how a round's mean progress moves it.
 
-    def __init__(
-        self, config: CompressedUpdatesConfig, iterate: Iterate, meeting: Meeting, *, gradients: Exchange
-    ) -> None:
-        super().__init__(first(config.period), iterate, gradients=gradients, exchange=meeting.exchange)
-        self._meeting = meeting
-        self._anchor = iterate.read().cpu() if config.offload else iterate.read()
-        self._screen = screen.build(config, meeting.node_links)
+    Ranks average in the `meeting`; None: by the job's exchange.
+    """
+
+    def __init__(self, config: CompressedUpdatesConfig, parts: PolicyParts, *, meeting: Meeting | None = None) -> None:
+        self._meeting = parts.meeting() if meeting is None else meeting
+        super().__init__(first(config.period), parts.iterate, gradients=parts.alone(), exchange=self._meeting.exchange)
+        self._anchor = parts.iterate.read().cpu() if config.offload else parts.iterate.read()
+        self._screen = screen.build(config, parts.node_links)
 
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
         here = self._iterate.read()

@@ -52,7 +52,6 @@ class Meeting:
         seed: int,
         build: Callable[..., Exchange] = between_nodes,
     ) -> None:
-        self.node_links = node_links
         device = iterate.read().device
         self._buffer = GradientBuffer(iterate.shapes, config, device)
         self.exchange = build(config, self._buffer, node_links, seed=seed)

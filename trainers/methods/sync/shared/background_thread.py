@@ -1,12 +1,16 @@
-"""A thread that does one thing at a time while the rank trains on."""
+"""A thread that does one thing at a time, such as an average over the ranks, while the rank trains on."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from trainers.exchange.communication import own_thread
+from trainers.exchange.connection import BytesByPurpose
+from trainers.exchange.node_links import NodeLinks
 
 Result = TypeVar("Result")
 
@@ -49,3 +53,28 @@ class BackgroundThread(Generic[Result]):
     def _follow(self) -> None:
         if self._ready is not None:
             torch.cuda.current_stream(self._device).wait_event(self._ready)
+
+
+class Background:
+    """Averages a vector in a background thread. All ranks must launch and wait in the same order.
+
+    Bytes are charged at the launch, so the bill does not depend on timing.
+    """
+
+    def __init__(self, node_links: NodeLinks, device: torch.device, *, threads: int) -> None:
+        self._node_links = node_links
+        self._thread = BackgroundThread[None](device, threads=threads)
+
+    def launch(self, vector: Tensor) -> None:
+        """Begin to average `vector` over the ranks in place. Do not touch it before `wait` has returned."""
+        parts: BytesByPurpose = {"parameters": vector.nbytes}
+        self._node_links.charge_sum(parts)
+        self._thread.launch(partial(self._average, vector, parts, self._node_links.apart()))
+
+    def _average(self, vector: Tensor, parts: BytesByPurpose, node_links: NodeLinks) -> None:
+        vector.div_(self._node_links.topology.num_workers)
+        node_links.all_reduce_sum(vector, parts)
+
+    def wait(self) -> None:
+        """Wait until the launched vector is averaged; return at once if there is none. Raises PeerLost."""
+        self._thread.wait()

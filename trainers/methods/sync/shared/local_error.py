@@ -7,11 +7,9 @@ Both count the steps of a period. Its last step reduces the differences: by an e
 
 from torch import Tensor
 
-from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.shared.averaging import Iterate
 from trainers.methods.sync.shared.local import Local
 from trainers.spec.two_way import DriftingConfig
 
@@ -21,16 +19,12 @@ class Drifting(Local):
 
     agrees = False
 
-    def __init__(self, config: DriftingConfig, iterate: Iterate, *, exchange: Exchange) -> None:
-        super().__init__(config.period, iterate, gradients=exchange, exchange=exchange)
+    def __init__(self, config: DriftingConfig, parts: PolicyParts) -> None:
+        exchange = parts.exchange()
+        super().__init__(config.period, parts.iterate, gradients=exchange, exchange=exchange)
 
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
         return outcome
 
     def tensors(self) -> dict[str, Tensor]:
         return {}
-
-
-def build(config: DriftingConfig, parts: PolicyParts) -> Drifting:
-    """Return the policy of an exchange that needs only `Drifting`."""
-    return Drifting(config, parts.iterate, exchange=parts.exchange())

@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.local_sgd.policy import LocalSgd
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.shared.averaging import Iterate, Meeting
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.spec.partition import IidPartition
 
@@ -46,11 +44,11 @@ def period_at(stage: Stage, first_period: int, *, is_iid: bool) -> int:
 class StlSgd(LocalSgd):
     """With `gamma`, keeps the parameters `(d,)` that its stage began with, as the centre that it is drawn to."""
 
-    def __init__(
-        self, config: StlSgdConfig, iterate: Iterate, meeting: Meeting, *, gradients: Exchange, is_iid: bool
-    ) -> None:
-        super().__init__(config, iterate, meeting, gradients=gradients)
-        self._config, self._is_iid = config, is_iid
+    def __init__(self, config: StlSgdConfig, parts: PolicyParts) -> None:
+        super().__init__(config, parts)
+        self._config = config
+        is_dealt_iid = isinstance(parts.config.partition, IidPartition)
+        self._is_iid = config.data == "iid" or (config.data == "auto" and is_dealt_iid)
         self._center = self._parameters().clone() if config.gamma else self._anchor.new_zeros(0)
 
     def _parameters(self) -> Tensor:
@@ -76,9 +74,3 @@ class StlSgd(LocalSgd):
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"center": self._center}
-
-
-def build(config: StlSgdConfig, parts: PolicyParts) -> StlSgd:
-    """Return the policy from where the parameters are now."""
-    is_iid = config.data == "iid" or (config.data == "auto" and isinstance(parts.config.partition, IidPartition))
-    return StlSgd(config, parts.iterate, parts.meeting(), gradients=parts.alone(), is_iid=is_iid)

@@ -48,7 +48,7 @@ class StlSgdConfig(CompressedUpdatesConfig):
 METHOD = Method(
     "sync",
     StlSgdConfig,
-    "trainers.methods.sync.stl_sgd.policy:build",
+    "trainers.methods.sync.stl_sgd.policy:StlSgd",
     papers=(
         Paper(
             "Shen, Cheng, Liu, Xu", "STL-SGD: speeding up local SGD with stagewise communication period", "AAAI", 2021

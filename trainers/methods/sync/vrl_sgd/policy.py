@@ -10,11 +10,9 @@ update.
 import torch
 from torch import Tensor
 
-from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.shared.averaging import Iterate, Meeting
 from trainers.methods.sync.shared.local import Local
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.spec.ranges import first
@@ -26,9 +24,9 @@ class VrlSgd(Local):
     An update u moves the parameters by - rate x (u - Delta). Over the ranks Delta adds up to zero.
     """
 
-    def __init__(self, config: VrlSgdConfig, iterate: Iterate, meeting: Meeting, *, gradients: Exchange) -> None:
-        super().__init__(first(config.period), iterate, gradients=gradients, exchange=meeting.exchange)
-        self._meeting, self._drift = meeting, torch.zeros_like(iterate.read())
+    def __init__(self, config: VrlSgdConfig, parts: PolicyParts) -> None:
+        self._meeting, self._drift = parts.meeting(), torch.zeros_like(parts.iterate.read())
+        super().__init__(first(config.period), parts.iterate, gradients=parts.alone(), exchange=self._meeting.exchange)
 
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         self._iterate.add(self._drift, update.learning_rate)
@@ -45,8 +43,3 @@ class VrlSgd(Local):
 
     def tensors(self) -> dict[str, Tensor]:
         return {"drift": self._drift}
-
-
-def build(config: VrlSgdConfig, parts: PolicyParts) -> VrlSgd:
-    """Return the policy from where the parameters are now."""
-    return VrlSgd(config, parts.iterate, parts.meeting(), gradients=parts.alone())

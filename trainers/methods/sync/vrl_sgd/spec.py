@@ -27,7 +27,7 @@ class VrlSgdConfig(LocalUpdatesConfig):
 METHOD = Method(
     "sync",
     VrlSgdConfig,
-    "trainers.methods.sync.vrl_sgd.policy:build",
+    "trainers.methods.sync.vrl_sgd.policy:VrlSgd",
     papers=(
         Paper(
             "Liang, Shen, Liu, Pan, Chen, Cheng",
