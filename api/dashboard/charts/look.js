@@ -82,8 +82,8 @@ export const marked = (points) => (points.length > MOST_MARKS ? "lines" : "lines
 
 export const shortened = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
 
-// A bar per trial, the first on top; charts side by side have one height.
-export const tall = (trials) => Math.max(220, 120 + 40 * trials.length);
+// A bar per trial, the first on top, and many of them thinner; charts side by side have one height.
+export const tall = (trials) => Math.max(220, 120 + (trials.length > 16 ? 22 : 40) * trials.length);
 
 export function barAxis(trials) {
   const labels = trials.map((trial) => trial.label);

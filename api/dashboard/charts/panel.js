@@ -6,6 +6,7 @@ import { ticksOf } from "./look.js";
 
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
 const KEPT = "keep"; // the zoom, from one drawing to the next
+const MOST_ENTRIES = 24;
 
 let library = null;
 
@@ -100,7 +101,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
     chart.style.height = layout.height ? `${layout.height}px` : "";
     try {
       const plotly = await load();
-      await plotly.react(chart, traces, { ...themed(layout, ticksInSight(chart, layout)), dragmode: dragmode() }, CONFIG);
+      await plotly.react(chart, traces, { ...themed(layout, ticksInSight(chart, layout)), ...legend(traces), dragmode: dragmode() }, CONFIG);
       if (!isShown) chart.on("plotly_relayout", hear);
       isShown = true;
       patch(failed);
@@ -220,6 +221,12 @@ function themed(layout, ticks) {
     ...axes,
     shapes: [...(layout.shapes ?? []), ...Object.entries(axes).flatMap(spanned)],
   };
+}
+
+// None where its entries would take the chart's place: hovering names each line.
+export function legend(traces) {
+  const entries = new Set(traces.filter((trace) => trace.showlegend !== false).map((trace) => trace.legendgroup ?? trace.name));
+  return entries.size > MOST_ENTRIES ? { showlegend: false } : {};
 }
 
 // Ticks of every logarithmic axis: after a zoom that the chart keeps, the figure's own may be out of sight.

@@ -130,7 +130,8 @@ function rowOf({ lane, worker }, { top, size, lanes, workers }) {
 
 // The first trial is on top. Each kind of block is one path, so that hundreds of stages stay fast.
 export function timelineChart(trials, stages, told) {
-  const [blocks, marks] = [blocksOf(trials, stages), marksOf(trials, stages, told)];
+  const isDrawn = new Set(trials.map((trial) => trial.trial_id));
+  const [blocks, marks] = [blocksOf(trials, stages), marksOf(trials, stages, told).filter((mark) => isDrawn.has(mark.trial_id))];
   const places = placesOf(trials, blocks);
   const { unit, per } = timeAxis(Math.max(0, ...blocks.map((block) => block.to), ...marks.map((mark) => mark.at)));
   const rows = [...places.values()].flatMap(({ label, top, size, names }) => names.map((name, at) => ({

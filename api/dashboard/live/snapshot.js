@@ -1,7 +1,8 @@
 // The data of a job's page: one snapshot, with each change merged into it.
 
-// Points per series. A page that stays open fetches a new thinned snapshot before a series has twice as many.
+// Points per series, and of all series. A page that stays open fetches a new thinned snapshot before it holds twice as many.
 export const MAX_POINTS = 2000;
+const MOST_POINTS = 200_000; // as the service limits a snapshot
 
 // Unchanged parts stay the same objects, so that readers can compare by identity.
 export function merged(before, change) {
@@ -21,7 +22,11 @@ export function merged(before, change) {
   };
 }
 
-export const isTooLong = (held) => held.series.some((series) => series.steps.length > 2 * MAX_POINTS);
+export const isTooLong = (held) => held.series.some((series) => series.steps.length > 2 * MAX_POINTS)
+  || held.series.reduce((sum, series) => sum + series.steps.length, 0) > 2 * MOST_POINTS;
+
+// The points per series of a metric of all trials: as many as a snapshot has.
+export const pointsOf = (numTrials) => Math.min(MAX_POINTS, Math.floor(MOST_POINTS / (2 * numTrials)));
 
 function replaced(before, changed, keyOf, compare = null) {
   if (!changed.length) return before;

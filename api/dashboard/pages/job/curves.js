@@ -1,16 +1,15 @@
 // The loss, or another recorded series, and the learned schedule, along one axis that the reader chooses.
 
-import * as api from "../../api.js";
 import { AXES, placing } from "../../charts/axis.js";
 import { LOSS, lossChart } from "../../charts/loss.js";
 import { panel } from "../../charts/panel.js";
 import { scheduleChart } from "../../charts/schedule.js";
 import { element, patch, whenChanged, whenKept } from "../../dom.js";
-import { MAX_POINTS } from "../../live/snapshot.js";
+import { seriesOf } from "./held_series.js";
 
 const ZOOM_MS = 150; // a wheel zooms many times
 
-// `choice` holds the reader's choices; `update` takes the page's data, with labels. `fetchSeries` returns the series of a
+// `choice` holds the reader's choices; `update` takes the data of the trials to draw, of so many of the job, with labels. `fetchSeries` returns the series of a
 // name, such as the sent bytes, up to the points on the page; `fetchNames` the names of those recorded in training steps.
 export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = async () => []) {
   const tools = element("div", { class: "tools", role: "group", "aria-label": "How the curves are shown" });
@@ -116,7 +115,7 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
     const coarse = [...new Set(drawn.filter((series) => series.steps.length < series.num_points).map((series) => series.name))];
     if (!steps || !coarse.length) return;
     const [first_step, last_step] = steps;
-    const found = await Promise.all(coarse.map((name) => api.series(id, name, { max_points: MAX_POINTS, first_step, last_step })));
+    const found = await Promise.all(coarse.map((name) => seriesOf(id, name, known.trials, known.num_trials ?? known.trials.length, { first_step, last_step })));
     if (part !== range) return; // another part is looked at meanwhile
     detail = { steps, series: found.flat() };
     await show();

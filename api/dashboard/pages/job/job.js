@@ -9,6 +9,7 @@ import { choices } from "./choices.js";
 import { controls } from "./controls.js";
 import { curves } from "./curves.js";
 import { decisions } from "./decisions.js";
+import { DRAWN, drawnChoice, drawnTrials } from "./drawn.js";
 import { files } from "./files.js";
 import { heading, tabTitle, waitingText } from "./heading.js";
 import { heldSeries } from "./held_series.js";
@@ -23,24 +24,25 @@ import { timeline } from "./timeline.js";
 import { wire } from "./wire.js";
 
 // The reader's choices, with their defaults.
-const CHOICES = { x: "seconds", seeds: "mean", smooth: 0, log: true, logx: false, trial: "", belief: "mean", metric: "loss" };
+const CHOICES = { x: "seconds", seeds: "mean", smooth: 0, log: true, logx: false, trial: "", belief: "mean", metric: "loss", ...DRAWN };
 
 export function jobPage(root, id, _, ask) {
   const head = element("div", {});
   const actions = controls(() => refresh().catch(ask));
   const section = (name) => element("section", { class: "panel wide", id: name });
   const [progress, arms, bill, waiting] = [section("progress"), section("arms"), section("bill"), element("div", {}, empty("loading …"))];
-  const fetchSeries = (name) => others(name, held?.trials ?? []);
+  const fetchSeries = (name) => others(name, heldTrials(held?.trials ?? [], drawn), held?.trials.length ?? 0);
   const fetchSent = () => fetchSeries("bytes_sent");
-  const chosen = choices(CHOICES, () => redraw().catch(ask));
+  const chosen = choices(CHOICES, (name) => (name in DRAWN ? drawPanels(held) : redraw()).catch(ask));
   const [shown, lanes, why, traffic, stored, printed, text] = [curves(id, chosen, fetchSeries, recordedNames(id)), timeline(id), decisions(id, chosen), wire(fetchSent), files(id), logs(id), specification()];
-  const [ranked, stages] = [sweep(), stageList()];
-  const panels = element("div", { class: "panels", hidden: "" }, progress, ...ranked.bodies, shown.loss, arms, shown.schedule, lanes.body, stages.body, why.body, why.calibration,
+  const [ranked, stages, several] = [sweep(), stageList(), drawnChoice(chosen)];
+  const panels = element("div", { class: "panels", hidden: "" }, progress, ...ranked.bodies, several.body, shown.loss, arms, shown.schedule, lanes.body, stages.body, why.body, why.calibration,
     ...traffic.bodies, bill);
   const about = element("div", { class: "panels", hidden: "" }, printed.body, lanes.history, stored.attempts, stored.body, text.body);
   root.replaceChildren(head, actions.body, waiting, panels, about);
   let held = null;
   let others = heldSeries(id); // what snapshots leave out
+  let drawn = null; // the ids of the trials that charts draw; null: all
   let me = null;
   let isGone = false;
 
@@ -111,19 +113,30 @@ export function jobPage(root, id, _, ask) {
     const labels = new Map(known(report.trials, plan).map((trial) => [trial.trial_id, trial.label]));
     return report.sweep && { ...report.sweep, ranking: report.sweep.ranking.map((each) => ({ ...each, label: labels.get(each.trial_id) })) };
   });
-  const whole = whenKept((trials, stages, schedules, series) => ({ trials, stages, schedules, series }));
+  const whole = whenKept((trials, stages, schedules, series, num_trials) => ({ trials, stages, schedules, series, num_trials }));
+  const [idsOfLines, idsOfRows] = ["lines", "rows"].map(() => whenKept((text) => text && new Set(text.split(" "))));
+  const parted = () => whenKept((rows, ids) => (ids ? rows.filter((row) => ids.has(row.trial_id)) : rows));
+  const [ofLines, ofRows, ofTraffic] = [["trials", "stages", "schedules", "series"].map(parted), ["trials", "stages"].map(parted), ["lines", "rows"].map(parted)];
+  const heldTrials = parted();
   const arranged = whenKept((spec) => ({ names: [...spec.arms.map((arm) => arm.name), ...sampleNames(spec)], seeds: spec.seeds }));
 
-  async function drawPanels({ job, report, ...parts }) {
+  async function drawPanels({ job, report, ...all }) {
     const plan = arranged(job.spec);
-    const [trials, decided, schedules, series] = ["trials", "stages", "schedules", "series"].map((part, at) => labelled[at](parts[part], plan));
+    const [trials, decided, schedules, series] = ["trials", "stages", "schedules", "series"].map((part, at) => labelled[at](all[part], plan));
     const levels = levelsOf(report);
     const [levelledTrials, named, planned] = [trials, decided, schedules].map((rows, at) => levelled[at](rows, levels));
     drawTables(job, levelledTrials, named, report);
+    const chosenTrials = drawnTrials(levelledTrials, report.sweep?.ranking ?? [], chosen.held, TRAINING.includes(job.state));
+    const textOf = (rows) => (rows.length < trials.length ? rows.map((row) => row.trial_id).join(" ") : null);
+    drawn = idsOfLines(textOf(chosenTrials.lines));
+    const rows = idsOfRows(textOf(chosenTrials.rows));
+    several.update(trials, chosenTrials, plan.names.slice(job.spec.arms.length));
+    const parts = [levelledTrials, named, planned, series].map((each, at) => ofLines[at](each, drawn));
+    const [lines, bars] = [drawn, rows].map((ids, at) => ofTraffic[at](trials, ids));
     await Promise.all([
-      shown.update(whole(levelledTrials, named, planned, series)),
-      lanes.update(levelledTrials, named, job),
-      traffic.update(trials, named, series, job.spec.link),
+      shown.update(whole(...parts, trials.length)),
+      lanes.update(...[levelledTrials, named].map((each, at) => ofRows[at](each, rows)), job),
+      traffic.update(lines, parts[1], parts[3], job.spec.link, bars),
       why.update(known(report.trials, plan), named, TRAINING.includes(job.state)),
       ranked.update(sweepOf(report, plan), plan),
     ]);

@@ -1,5 +1,6 @@
 // The tables of a job: each arm's result, the chosen values, the bill.
 
+import { grouped } from "../../charts/look.js";
 import { element, empty, table } from "../../dom.js";
 import { isOver, TRAINING } from "../../states.js";
 import { besides, duration, estimates, figures, level, loss, money, number, share, size, spread } from "../../units.js";
@@ -51,9 +52,15 @@ export function crossings(report) {
   });
 }
 
-// Notes that the figures do not show; the service writes the sentences.
+const NAMED = 3; // trials of which one note is
+
+// Notes that the figures do not show; the service writes the sentences. One of hundreds of trials is told once.
 export function notes(trials) {
-  return trials.flatMap((trial) => trial.notes.map((note) => element("p", { class: "fact" }, `${trial.label}: ${note}.`)));
+  const told = grouped(trials.flatMap((trial) => trial.notes.map((note) => ({ label: trial.label, note }))), ({ note }) => note);
+  return [...told].map(([note, rows]) => {
+    const more = rows.length > NAMED ? ` and ${rows.length - NAMED} more` : "";
+    return element("p", { class: "fact" }, `${rows.slice(0, NAMED).map(({ label }) => label).join(", ")}${more}: ${note}.`);
+  });
 }
 
 function metricNames(trials) {

@@ -28,9 +28,10 @@ export function wire(fetchSent) {
     return density.body.hidden ? undefined : density.draw(() => densityChart(stages));
   });
 
-  async function update(trials, stages, series, link) {
+  // `rows` are the trials with bars; the other charts draw all.
+  async function update(trials, stages, series, link, rows = trials) {
     given = { trials, series, link };
-    await Promise.all([drawBills(trials), drawDensity(stages)]);
+    await Promise.all([drawBills(rows), drawDensity(stages)]);
     rate.body.hidden = !series.some((each) => each.steps.length > 1);
     [bars, lines].forEach(fill);
     look();
