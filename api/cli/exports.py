@@ -13,7 +13,7 @@ import typer
 
 from api.cli.terminal import FAILED, STANDARD, fail, require_writable_folder
 from api.client import Client
-from api.exporters.trackers import Begin
+from api.exporters.trackers import Begin, TrackerError
 from api.failures import ApiError
 from api.jobs import complete
 from api.tables import write_parquet
@@ -100,6 +100,8 @@ def tracker(chosen: Tracker, out: Path) -> Begin:
         begin: Begin = import_module(f"api.exporters.{chosen}").into(out)
     except ModuleNotFoundError as error:
         fail(f"{chosen} is not installed ({error}): pip install 'wiretune[export]'")
+    except TrackerError as error:
+        fail(str(error), code=FAILED)
     return begin
 
 

@@ -386,7 +386,7 @@ def export(
             fail("--to writes a folder; name it with --out")
         patience_s = patience if is_followed else PATIENCE_S
         connect = partial(open_client, url, key, patience_s=patience_s)
-        _to_tracker(chosen, tracker, out, connect, is_followed=is_followed, as_json=as_json)
+        _to_tracker(chosen, tracker, out, connect, patience_s=patience if is_followed else None, as_json=as_json)
     elif is_followed:
         fail("--follow is for a tracker; name it with --to")
     else:
@@ -399,15 +399,31 @@ def _to_tracker(
     out: Path | None,
     connect: Callable[[], AbstractContextManager[Client]],
     *,
-    is_followed: bool,
+    patience_s: float | None,
     as_json: bool,
 ) -> None:
-    """Write every point and the bill of the chosen trials to the folder `out`, by default named after the tracker."""
+    """Write every point and the bill of the chosen trials to the folder `out`, by default named after the tracker.
+
+    With a patience, follow the job.
+    """
+
+    def note_failure(error: trackers.TrackerError) -> None:
+        warn(f"{error}; trying again for {patience_s:g} s")
+
     out = out or Path(tracker)
     begin = exports.tracker(tracker, out)
     with connect() as client, exports.writing(out):
         job = client.find(chosen.job_id)
-        written = trackers.export(client, job, begin, arm=chosen.arm, seed=chosen.seed, follow=is_followed)
+        written = trackers.export(
+            client,
+            job,
+            begin,
+            arm=chosen.arm,
+            seed=chosen.seed,
+            follow=patience_s is not None,
+            patience_s=patience_s or 0.0,
+            note_failure=note_failure,
+        )
         _print_runs(job, written, as_json=as_json)
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no usage reports without consent
 
 from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from api.exporters.trackers import Begin, Points, Subject, flat
+from api.exporters.trackers import Begin, Points, Subject, flat, told_as
 
 _AT_ONCE = 1000  # metrics, as the server allows
 _PARAMS_AT_ONCE = 100
@@ -34,13 +35,23 @@ def into(folder: Path) -> Begin:
     Without a server it writes a database, since MLflow has discontinued its folders of files.
     """
     if asked := os.environ.get("MLFLOW_TRACKING_URI"):
-        return partial(_Run, MlflowClient(asked), "MLFLOW_TRACKING_URI")  # not its value, which may hold a password
+        return partial(_Run, _client(asked), "MLFLOW_TRACKING_URI")  # not its value, which may hold a password
     folder.mkdir(parents=True, exist_ok=True)
     own = f"sqlite:///{folder.absolute() / 'mlflow.db'}"
-    return partial(_Run, MlflowClient(own), own)
+    return partial(_Run, _client(own), own)
+
+
+#: The library lets some errors of its connection through, which are all OSErrors.
+_TOLD = told_as("MLflow", MlflowException, OSError)
+
+
+@_TOLD
+def _client(uri: str) -> MlflowClient:
+    return MlflowClient(uri)
 
 
 class _Run:
+    @_TOLD
     def __init__(self, client: MlflowClient, place: str, subject: Subject) -> None:
         self._client, self._subject, self._last_step = client, subject, 0
         self._end: str | None = None  # until it is finished
@@ -55,6 +66,7 @@ class _Run:
         for start in range(0, len(given), _PARAMS_AT_ONCE):
             client.log_batch(self._id, params=given[start : start + _PARAMS_AT_ONCE])
 
+    @_TOLD
     def add(self, points: Points) -> None:
         """Write the points, at the time when they were measured; a diverged value is NaN."""
         metrics = [
@@ -70,12 +82,14 @@ class _Run:
         self._last_step = max([self._last_step, *(metric.step for metric in metrics)])
         self._log(metrics)
 
+    @_TOLD
     def finish(self, totals: Mapping[str, float], outcome: str) -> None:
         """Write the totals at the last step, and how the trial ended."""
         now = int(1000 * time.time())
         self._log([Metric(name, value, now, self._last_step) for name, value in totals.items()])
         self._end = _ENDS.get(outcome)
 
+    @_TOLD
     def close(self, *, is_broken_off: bool = False) -> None:
         """End the run, unless its trial goes on."""
         end = self._end or ("KILLED" if is_broken_off else None)

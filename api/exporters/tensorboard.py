@@ -9,7 +9,7 @@ from pathlib import Path
 from tensorboardX import SummaryWriter
 from tensorboardX.summary import hparams
 
-from api.exporters.trackers import Begin, Points, Subject, flat
+from api.exporters.trackers import Begin, Points, Subject, flat, told_as
 
 
 def into(folder: Path) -> Begin:
@@ -17,7 +17,11 @@ def into(folder: Path) -> Begin:
     return partial(_Run, folder)
 
 
+_TOLD = told_as("TensorBoard", OSError)
+
+
 class _Run:
+    @_TOLD
     def __init__(self, folder: Path, subject: Subject) -> None:
         self._subject, self._last_step = subject, 0
         own = folder / subject.job.id / subject.name
@@ -27,6 +31,7 @@ class _Run:
         for summary in hparams(flat(subject.parameters), {}):
             self._events.file_writer.add_summary(summary)
 
+    @_TOLD
     def add(self, points: Points) -> None:
         """Write the points, at the time when they were measured; a diverged value is NaN."""
         for name, series in points.items():
@@ -36,6 +41,7 @@ class _Run:
                 self._last_step = max(self._last_step, point.step)
         self._events.flush()
 
+    @_TOLD
     def finish(self, totals: Mapping[str, float], outcome: str) -> None:
         """Write the totals as scalars (24 bits) and exactly as texts, and the outcome as text."""
         for name, value in totals.items():
@@ -43,6 +49,7 @@ class _Run:
         self._events.add_text("totals", json.dumps(dict(totals), indent=2), self._last_step)
         self._events.add_text("outcome", outcome, self._last_step)
 
+    @_TOLD
     def close(self, *, is_broken_off: bool = False) -> None:
         """Write what is still buffered."""
         self._events.close()

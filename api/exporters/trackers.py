@@ -3,16 +3,19 @@
 import csv
 import io
 import json
+import re
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from api.client import Client
 from search.sweep.spec import SampleValues
+from service.errors import WiretuneError
 from service.job.states import TERMINAL, JobState
 from service.job.sweep import at
 from service.wire.jobs import JobView
@@ -22,6 +25,8 @@ from service.wire.trials import SeriesExtent, TrialView
 POLL_S = 2.0
 #: Polls of many trials take long, so they come less often.
 _PAUSE_SHARE, _MAX_PAUSE_S = 9.0, 60.0
+#: The pause after a tracker's first failure.
+_FIRST_AGAIN_S = 1.0
 
 
 class Point(NamedTuple):
@@ -30,6 +35,21 @@ class Point(NamedTuple):
     step: int
     seconds: float
     value: float | None
+
+
+class TrackerError(WiretuneError):
+    """A tracker refused a write, or could not be reached."""
+
+
+@contextmanager
+def told_as(tracker: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise the tracker's own `errors` as `TrackerError`; decorates a writer's methods."""
+    try:
+        yield
+    except errors as error:
+        line, *_ = str(error).strip().splitlines() or [type(error).__name__]
+        said = re.sub(r"//[^/@\s]*@", "//", line)  # a URL may hold a password
+        raise TrackerError(f"{tracker} did not take the points: {said}") from error
 
 
 Points = Mapping[str, Sequence[Point]]
@@ -65,12 +85,15 @@ class Subject:
 
 
 class Writer(Protocol):
-    """A run in a tracker. It begins empty: an earlier export of the same trial is replaced."""
+    """A run in a tracker. It begins empty: an earlier export of the same trial is replaced.
+
+    Beginning and every method raise `TrackerError`, and may then be repeated.
+    """
 
     place: str
 
     def add(self, points: Points) -> None:
-        """Write points that were not written before."""
+        """Write points that were not written before, or not all of them."""
 
     def finish(self, totals: Mapping[str, float], outcome: str) -> None:
         """Write the trial's final figures and its outcome."""
@@ -167,9 +190,22 @@ class Exported(NamedTuple):
 
 
 def export(
-    client: Client, job_id: str, begin: Begin, *, arm: str | None = None, seed: int | None = None, follow: bool = False
+    client: Client,
+    job_id: str,
+    begin: Begin,
+    *,
+    arm: str | None = None,
+    seed: int | None = None,
+    follow: bool = False,
+    patience_s: float = 0.0,
+    note_failure: Callable[[TrackerError], None] = lambda _: None,
 ) -> Iterator[Exported]:
-    """Write the chosen trials of a job, by default all of what there is so far; with `follow`, until it is over."""
+    """Write the chosen trials of a job, by default all of what there is so far; with `follow`, until it is over.
+
+    A write that the tracker refuses is repeated for `patience_s`, and then raises TrackerError; `note_failure` is told
+    of the first refusal.
+    """
+    persist = partial(_persist, patience_s=patience_s, note_failure=note_failure)
     runs: dict[Trial, Run] = {}
     looks = client.watch(job_id, poll_s=POLL_S) if follow else iter([client.job(job_id).view])
     seen: tuple[TrialView, ...] = ()
@@ -179,18 +215,38 @@ def export(
                 continue  # a run's times count from the start, so it must be known
             begun = time.monotonic()
             if seen != (seen := client.trials(job_id)) or job.is_over:  # the trials may not show the last points
-                _update(runs, client, job, seen, begin, arm=arm, seed=seed)
+                persist(partial(_update, runs, client, job, seen, begin, arm=arm, seed=seed))
             if follow:
                 time.sleep(min(_PAUSE_SHARE * (time.monotonic() - begun), _MAX_PAUSE_S))
         report = client.report(job_id)
         results = {(trial.arm, trial.seed): trial for trial in report.trials}
-        for trial, run in runs.items():
-            run.writer.finish(totals(results[trial]), outcome_of(results[trial], report.state))
+        for trial, run in list(runs.items()):
+            persist(partial(run.writer.finish, totals(results[trial]), outcome_of(results[trial], report.state)))
+            persist(run.writer.close)
+            del runs[trial]
             yield Exported(run.writer.place, f"{run.num_points} points of arm {trial[0]}, seed {trial[1]}")
     finally:
         is_broken_off = isinstance(sys.exception(), KeyboardInterrupt)
         for run in runs.values():
-            run.writer.close(is_broken_off=is_broken_off)
+            with suppress(TrackerError):  # the export has failed already
+                run.writer.close(is_broken_off=is_broken_off)
+
+
+def _persist(act: Callable[[], None], *, patience_s: float, note_failure: Callable[[TrackerError], None]) -> None:
+    """Act until the tracker takes it. Raises TrackerError if it does not within `patience_s` of its first refusal."""
+    pause_s, deadline = _FIRST_AGAIN_S, None
+    while True:
+        try:
+            return act()
+        except TrackerError as error:
+            if deadline is None:
+                deadline = time.monotonic() + patience_s
+                if patience_s:
+                    note_failure(error)
+            if time.monotonic() + pause_s > deadline:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
 
 def _update(

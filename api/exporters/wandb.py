@@ -13,7 +13,7 @@ os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # an offline export tal
 
 import wandb
 
-from api.exporters.trackers import Begin, Points, Subject
+from api.exporters.trackers import Begin, Points, Subject, told_as
 
 PROJECT = "wiretune"
 #: Leaves out facts about this machine, which did not train.
@@ -27,7 +27,11 @@ def into(folder: Path) -> Begin:
     return partial(_Run, folder)
 
 
+_TOLD = told_as("W&B", wandb.Error, OSError)
+
+
 class _Run:
+    @_TOLD
     def __init__(self, folder: Path, subject: Subject) -> None:
         own = folder / subject.job.id / subject.name
         shutil.rmtree(own / "wandb", ignore_errors=True)
@@ -45,6 +49,7 @@ class _Run:
         )
         self._run.define_metric("*", step_metric="step")  # series arrive one by one, each in its own order
 
+    @_TOLD
     def add(self, points: Points) -> None:
         """Write a row for each step that has points; a diverged value is NaN."""
         rows: dict[tuple[int, float], dict[str, Any]] = defaultdict(dict)
@@ -54,10 +59,12 @@ class _Run:
         for step, seconds in sorted(rows):
             self._run.log({"step": step, "seconds": seconds, **rows[step, seconds]})
 
+    @_TOLD
     def finish(self, totals: Mapping[str, float], outcome: str) -> None:
         """Write the totals, and how the trial ended, into the summary."""
         self._run.summary.update({**totals, "outcome": outcome})
 
+    @_TOLD
     def close(self, *, is_broken_off: bool = False) -> None:
         """Write what is still buffered."""
         self._run.finish()

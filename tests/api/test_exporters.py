@@ -27,6 +27,7 @@ from service.job.states import JobState
 from service.wire.records import Bill, MetricPoints, StageClosed
 from service.wire.trials import SeriesExtent
 from tests.api.conftest import Reporting
+from tests.support.patience import PATIENCE_S
 
 Read = tuple[dict[str, list[tuple[int, float]]], dict[str, float], Mapping[str, Any]]  # series, totals, parameters
 
@@ -248,7 +249,8 @@ def test_an_mlflow_run_ends_as_its_trial_did(
     status: str | None,
 ) -> None:
     mlflow, own = MagicMock(), "api.exporters.mlflow"
-    for name in ("mlflow", "mlflow.entities", "mlflow.tracking", own):
+    mlflow.MlflowException = ValueError  # a name that is only caught
+    for name in ("mlflow", "mlflow.entities", "mlflow.exceptions", "mlflow.tracking", own):
         monkeypatch.setitem(sys.modules, name, mlflow)
     del sys.modules[own]  # which comes back as it was
 
@@ -315,6 +317,67 @@ def test_an_export_that_ends_early_closes_its_runs_and_says_whether_its_user_bro
         list(export(client, reporting.job_id, lambda subject: recorder, follow=True))
 
     assert (recorder.is_open, recorder.is_broken_off) == (False, error is KeyboardInterrupt)
+
+
+class Refusing(Recorder):
+    """A run of a tracker that refuses every second write."""
+
+    num_asked = 0
+
+    @trackers.told_as("MLflow", LookupError)
+    def refuse(self) -> None:
+        Refusing.num_asked += 1
+        if Refusing.num_asked % 2:
+            raise LookupError("no API at https://me:secret@host/api\nand more")
+
+    def __init__(self, subject: Subject) -> None:
+        self.refuse()
+        super().__init__(iter([]), subject)
+
+    def add(self, new: Points) -> None:
+        self.refuse()
+        super().add(new)
+
+    def finish(self, totals: Mapping[str, float], outcome: str) -> None:
+        self.refuse()
+        super().finish(totals, outcome)
+
+    def close(self, *, is_broken_off: bool = False) -> None:
+        self.refuse()
+        super().close(is_broken_off=is_broken_off)
+
+
+def test_an_export_survives_a_tracker_that_is_away(
+    client: Client, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "_FIRST_AGAIN_S", 0.0)
+    monkeypatch.setattr(trackers, "_MAX_PAUSE_S", 0.0)
+    begun: list[Refusing] = []
+    noted: list[trackers.TrackerError] = []
+
+    def begin(subject: Subject) -> Refusing:
+        begun.append(Refusing(subject))
+        return begun[-1]
+
+    reporting.run_to_the_end()
+    told = list(export(client, reporting.job_id, begin, follow=True, patience_s=PATIENCE_S, note_failure=noted.append))
+
+    held = read_points(client, reporting.job_id)
+    assert len(told) == 2 and {each.place: each.points for each in begun} == {
+        f"{arm}-seed-{seed}": points for (arm, seed), points in held.items()
+    }
+    assert {each.outcome for each in begun} == {"completed"} and not any(each.is_open for each in begun)
+    assert {str(each) for each in noted} == {"MLflow did not take the points: no API at https://host/api"}
+
+
+@pytest.mark.parametrize("options", [[], ["--follow", "--patience", "0"]])
+def test_a_trackers_own_error_is_a_sentence(finished: str, monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
+    monkeypatch.setattr(Refusing, "num_asked", 0)
+    monkeypatch.setattr("api.cli.exports.import_module", lambda _: MagicMock(into=lambda _: Refusing))
+
+    done = CliRunner().invoke(main.app, ["export", finished, "--to", "mlflow", *options])
+
+    assert (done.exit_code, done.stderr) == (1, "MLflow did not take the points: no API at https://host/api\n")
 
 
 @pytest.mark.long  # `make test-long` installs these packages
