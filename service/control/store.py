@@ -134,11 +134,12 @@ class Store:
         no more jobs wait.
         """
 
+        quotas = self.quotas.limits()  # here, as the writer waits for no reader
+
         def add(session: Session) -> tuple[JobView, bool]:
             now = self._db.now()
             kept_s = self.settings.idempotency_s
             how = {"key": idempotency_key, "source": source, "request": request}
-            quotas = self.quotas.limits()
             job, created = jobs.add(session, spec, by=by, now=now, key_s=kept_s, quotas=quotas, **how)
             if created:
                 audit.add(session, by, "createJob", job.id, now=now)

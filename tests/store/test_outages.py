@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -16,11 +16,14 @@ from starlette.testclient import TestClient
 
 from api.http.app import create_app
 from service.control.access.rules import LOCAL
+from service.control.database import session
+from service.control.database.engine import NUM_READERS
 from service.control.models import ApiKeyRow
 from service.control.processes import wait_until
 from service.control.store import Store
 from service.errors import InvalidRequest, Unavailable
 from service.settings import Settings
+from service.wire.records import Control
 from tests.store.conftest import Group, only
 from tests.support.patience import PATIENCE_S
 from tests.support.read_only import read_only
@@ -164,6 +167,19 @@ def test_the_database_fails_for_as_long_as_a_write_takes_too_long_for_leases(sto
     job.result(PATIENCE_S)
 
     assert clock.now - 1 < while_it_takes <= store.failed_at <= clock.now
+
+
+def test_readers_that_take_every_place_hold_up_no_write_and_a_further_one_is_told_why(store, driver, api, monkeypatch):
+    monkeypatch.setattr(session, "_FOR_A_PLACE_S", 0.01)
+    with ExitStack() as readers:
+        for _ in range(NUM_READERS):
+            readers.enter_context(store._db.reading()).connection()
+
+        assert store.attempts.renew(driver.job_id, 1).control is Control.RUN
+        assert_refused(api.get("/readyz"), said="long reads keep the database busy")
+        assert store.failed_at == -math.inf  # a driver may still renew its lease
+
+    assert api.get("/readyz").status_code == 200
 
 
 def test_a_failure_is_never_of_a_moment_to_come_though_the_clock_was_set_back(store, spec, clock):

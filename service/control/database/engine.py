@@ -12,6 +12,10 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from service.errors import Unavailable
 
+#: Reads at a time. Each has a connection, and the writer one more, for which it never waits. PostgreSQL allows 97
+#: connections by default (`max_connections`), so three replicas fit.
+NUM_READERS = 30
+_NUM_KEPT = 10  # connections that stay open
 _BUSY_TIMEOUT_MS = 10_000
 _BACKENDS = ("sqlite", "postgresql")
 _ALLOWED = "allowed: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
@@ -83,7 +87,14 @@ def of_one_statement(engine: Engine) -> Engine:
 
 def _engine(url: str | URL, **options: Any) -> Engine:
     try:
-        return create_engine(url, json_serializer=_to_json, json_deserializer=from_json, **options)
+        return create_engine(
+            url,
+            json_serializer=_to_json,
+            json_deserializer=from_json,
+            pool_size=_NUM_KEPT,
+            max_overflow=NUM_READERS + 1 - _NUM_KEPT,
+            **options,
+        )
     except (ImportError, NoSuchModuleError) as error:
         driver = make_url(url).drivername
         message = f"the driver of `{driver}` in WIRETUNE_DATABASE_URL is not installed: {error}"

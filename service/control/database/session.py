@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.control.database.engine import connect, is_sqlite, of_one_moment, of_one_statement
+from service.control.database.engine import NUM_READERS, connect, is_sqlite, of_one_moment, of_one_statement
 from service.control.database.faults import is_outage, said
 from service.control.database.locks import lock_service, prepare_state_dir
 from service.control.database.schema import migrate, refuse_newer
@@ -25,6 +25,7 @@ from service.job.states import Occasion
 from service.settings import Settings
 
 T = TypeVar("T")
+_FOR_A_PLACE_S = 10.0  # how long a read waits for others to end
 
 
 class Database:
@@ -51,6 +52,8 @@ class Database:
         self.engine, self.now, self._opened = engine, clock, opened
         self._readers = sessionmaker(of_one_moment(engine))
         self._askers = sessionmaker(of_one_statement(engine))
+        # Readers never take the writer's connection, however many they are: leases are renewed by writes.
+        self._places = threading.BoundedSemaphore(NUM_READERS)
         self._failed_at, self._failing = -math.inf, threading.Lock()
         self._writer = Writer(
             sessionmaker(engine, expire_on_commit=False, info={OPERATOR_ON: told_operator}),
@@ -111,6 +114,8 @@ class Database:
 
     @contextmanager
     def _session(self, sessions: "sessionmaker[Session]") -> Iterator[Session]:
+        if not self._places.acquire(timeout=_FOR_A_PLACE_S):
+            raise Unavailable(f"{NUM_READERS} long reads keep the database busy, as many as it takes; try again")
         try:
             with sessions() as session:
                 yield session
@@ -118,6 +123,8 @@ class Database:
             if is_outage(error):
                 self._note_failure()
             raise DatabaseUnavailable(f"the database does not answer: {said(error)}; try again") from error
+        finally:
+            self._places.release()
 
     def write(self, function: Callable[[Session], T]) -> T:
         """Run `function` in a write transaction; see `Writer.write`."""
