@@ -3,6 +3,8 @@
 const OVER = ["succeeded", "failed", "cancelled"];
 export const TRAINING = ["running", "pausing", "stopping", "cancelling"];
 
+export const PRIORITIES = ["low", "normal", "high", "urgent"];
+
 export const isOver = ({ state }) => OVER.includes(state);
 
 // As the service checks it: a viewer changes nothing, a submitter only their own jobs.

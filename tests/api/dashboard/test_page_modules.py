@@ -458,7 +458,8 @@ console.log(JSON.stringify(sent));""",
     assert patch == {"notes": "second try", "labels": labels} | more
 
 
-def test_several_failed_jobs_are_retried_at_once():
+@pytest.mark.parametrize("verb", ["retry", "stop"])
+def test_several_jobs_are_retried_or_stopped_at_once(verb):
     script = f"""
 import {{ settled }} from "{SMALL_DOM}";
 const sent = [];
@@ -466,14 +467,38 @@ globalThis.fetch = async (path) => {{ sent.push(path); return Response.json({{}}
 const {{ bulk }} = await import("{DASHBOARD.as_uri()}/pages/jobs/bulk.js");
 const {{ bar, update }} = bulk(() => jobs, () => {{}}, () => {{}});
 update({{ name: "anna", role: "submitter", may: ["change this job"] }});
-bar.querySelector("[class=retry]").onclick();
+bar.querySelector(`[class=${{verb}}]`).onclick();
 document.body.querySelector("form").onsubmit({{ preventDefault() {{}} }});
 await settled();
 console.log(JSON.stringify(sent));
 process.exit();"""
-    jobs = [OF_ANNA | {"id": f"job-{at}", "state": "failed", "verbs": ["retry"]} for at in (1, 2)]
+    jobs = [OF_ANNA | {"id": f"job-{at}", "state": "failed", "verbs": [verb]} for at in (1, 2)]
 
-    assert run(script, jobs=jobs) == ["/v1/jobs/job-1:retry", "/v1/jobs/job-2:retry"]
+    assert run(script, jobs=jobs, verb=verb) == [f"/v1/jobs/job-1:{verb}", f"/v1/jobs/job-2:{verb}"]
+
+
+def test_the_priority_of_several_jobs_is_changed_until_they_are_over():
+    script = f"""
+import {{ settled }} from "{SMALL_DOM}";
+const sent = [];
+globalThis.fetch = async (path, {{ method, body }}) => {{
+  sent.push([path, method, JSON.parse(body)]);
+  return Response.json({{}});
+}};
+const {{ bulk }} = await import("{DASHBOARD.as_uri()}/pages/jobs/bulk.js");
+const {{ bar, update }} = bulk(() => jobs, () => {{}}, () => {{}});
+update({{ name: "ops", role: "operator", may: ["change this job"] }});
+bar.childNodes.find((each) => each.textContent === "priority …").onclick();
+const question = document.body.querySelector("form");
+question.querySelector("select").value = "urgent";
+question.onsubmit({{ preventDefault() {{}} }});
+await settled();
+console.log(JSON.stringify(sent));
+process.exit();"""
+    jobs = [OF_ANNA | {"id": f"job-{state}", "state": state} for state in ("queued", "running", "failed")]
+
+    changed = [[f"/v1/jobs/job-{state}", "PATCH", {"priority": "urgent"}] for state in ("queued", "running")]
+    assert run(script, jobs=jobs) == changed
 
 
 def test_a_steer_of_which_a_part_was_refused_says_what_holds_and_goes_on_with_the_rest():

@@ -3,7 +3,7 @@
 import * as api from "../../api.js";
 import { question, reason } from "../../dialog.js";
 import { element, glossary, patch } from "../../dom.js";
-import { isOver, mayChange } from "../../states.js";
+import { isOver, mayChange, PRIORITIES } from "../../states.js";
 import { number } from "../../units.js";
 
 const MEANING = {
@@ -20,8 +20,6 @@ const MEANING = {
   unarchive: "Have lists show it again",
   delete: "Remove it with all that it has stored",
 };
-
-const PRIORITIES = ["low", "normal", "high", "urgent"];
 
 const STOP = `It ends as if its budget were spent now: evaluated, exported, and succeeded with what it has by then.
   Trials that have not begun stay out. A job that waits does this when its turn comes. Afterwards it can go on only by "extend".`;

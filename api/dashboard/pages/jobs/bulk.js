@@ -3,7 +3,7 @@
 import * as api from "../../api.js";
 import { question, reason } from "../../dialog.js";
 import { element, patch } from "../../dom.js";
-import { isOver, mayChange } from "../../states.js";
+import { isOver, mayChange, PRIORITIES } from "../../states.js";
 
 const AT_ONCE = 4;
 
@@ -14,6 +14,7 @@ const VERBS = {
   pause: verb("pause", "asked to pause", "They write a checkpoint and give their workers back."),
   resume: verb("resume", "queued again", "They go on from their checkpoints."),
   retry: verb("retry", "queued again", "They go on from their last checkpoints."),
+  stop: verb("stop", "asked to stop", "They end as if their budgets were spent now, and keep their results. Trials that have not begun stay out."),
   cancel: verb("cancel", "cancelled", "They end without a result. What they trained since their last checkpoints is lost."),
   archive: { may: "change this job", fits: (job) => isOver(job) && !job.archived, act: (job) => api.edit(job, { archived: true }),
     done: "archived", text: "Lists leave them out." },
@@ -37,7 +38,7 @@ export function bulk(chosen, ended, clear) {
     patch(bar, element("b", { key: "number" }, `${jobs.length} chosen`),
       jobs.length > 1 ? element("a", { key: "compare", href: compare }, "compare") : null,
       ...Object.keys(VERBS).map((name) => button(name, jobs)),
-      me?.may.includes("change this job") ? labelButton(jobs.filter((job) => mayChange(me, job))) : null,
+      ...(me?.may.includes("change this job") ? editButtons(jobs.filter((job) => mayChange(me, job))) : []),
       element("button", { type: "button", key: "clear", onclick: clear }, "clear"));
   }
 
@@ -58,6 +59,21 @@ export function bulk(chosen, ended, clear) {
       content: [element("p", {}, text), names(jobs)],
       answers: [{ label: `${name} ${counted(jobs)}`, kind: name, act: () => void run(jobs, act, done) }],
     });
+  }
+
+  const editButtons = (jobs) => [priorityButton(jobs.filter((job) => !isOver(job))), labelButton(jobs)];
+
+  function priorityButton(jobs) {
+    const choice = element("select", {}, ...PRIORITIES.map((each) => element("option", { value: each, selected: each === "normal" ? "" : null }, each)));
+    const ask = () => question({
+      title: `priority of ${counted(jobs)}`,
+      content: [element("label", {}, "priority", choice), names(jobs)],
+      answers: [{ label: `change ${counted(jobs)}`, act() {
+        const priority = choice.value;
+        run(jobs, (job) => api.edit(job, { priority }), `of priority ${priority}`);
+      } }],
+    });
+    return jobs.length ? element("button", { type: "button", key: "priority", onclick: ask }, "priority …") : null;
   }
 
   function labelButton(jobs) {
