@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from api import calls
 from api.assets import DASHBOARD, imported_by, modules, plotly_gzipped
 from api.calls import Call, reading
+from api.disclosure import without_secrets
 from service.wire.events import EventKind, EventPage
 
 T = TypeVar("T")
@@ -105,8 +106,8 @@ def calls_for(job_ids: Sequence[str], answers: Mapping[str, Any]) -> dict[str, C
 
 
 def answered(job_ids: Sequence[str], answers: Mapping[str, Any]) -> Plot:
-    """Return the page of these jobs from all the answers to `calls_for`."""
-    held = {path: _plain(answer) for path, answer in answers.items()}
+    """Return the page of these jobs from all the answers to `calls_for`, without secrets: others may read the file."""
+    held = {path: without_secrets(_plain(answer)) for path, answer in answers.items()}
     held["/v1/me"] = {"role": "viewer"}  # the file shows no buttons
     if len(job_ids) > 1:
         return Plot("compare", ",".join(job_ids), "Comparison", held)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from api.client import Client
+from api.disclosure import without_secrets
 from search.sweep.spec import SampleValues
 from service.errors import WiretuneError
 from service.job.states import TERMINAL, JobState
@@ -72,12 +73,16 @@ class Subject:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The job as its user wrote it, for this seed, with the arm's overrides or the values drawn for a sample."""
+        """The job as its user wrote it, for this seed, with the arm's overrides or the values drawn for a sample.
+
+        Secrets are left out: others may read the tracker.
+        """
         job = self.job.readable
         spec = at(job, self.drawn).model_dump(mode="json", exclude={"arms", "seeds"})
         arm = next((each for each in job.arms if each.name == self.arm), None)
         overrides = arm.model_dump(mode="json", exclude={"name"}, exclude_none=True) if arm else {}
-        return spec | overrides | {"job": self.job.id, "arm": self.arm, "seed": self.seed}
+        shown: dict[str, Any] = without_secrets(spec | overrides)
+        return shown | {"job": self.job.id, "arm": self.arm, "seed": self.seed}
 
     def time_at(self, seconds: float) -> float:
         """Return the Unix time at `seconds` on the training clock, as if there had been no pause."""
