@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from suite import excess
-from suite.excess import OPTIMIZER_ROWS, Row, above, references
+from rows import read
+from suite.excess import LOST, OPTIMIZER_ROWS, ROWS, Row, above, references, summarised
 
 PAGE = Path(__file__).parent / "equal_cost.md"
 OURS, OURS_END = "one job (`bo`)", "the same job, at its end"
@@ -35,7 +35,6 @@ GUESSES = ("10x low", "right", "10x high")
 #: Rows' names of arms that begin with a guess, and of those that take none.
 GUESSED = ("Optuna", "ASHA", "PBT", "PB2", "GreedyLR")
 BLIND = {"AutoLRS": "AutoLRS", "Prodigy, cosine": "Prodigy", "Schedule-Free": "Schedule-Free, default rate"}
-LOST = 0.5
 #: Of a whole comparison.
 SEEDS = (0, 1, 2)
 #: Tasks that no setting of the controller was tuned on: those that `suite/tasks.py` added as unseen.
@@ -69,8 +68,8 @@ Losses = dict[str, dict[Cell, float]]  # by arm, in shares above the reference
 
 def rows() -> list[Row]:
     """Return the rows of the suite, and those of jobs with `optimizer: auto`."""
-    auto = [row | {"what": "auto"} for row in excess.rows(OPTIMIZER_ROWS) if row["arm"] == "auto"]
-    return [*excess.rows(), *auto]
+    auto = [row | {"what": "auto"} for row in read(OPTIMIZER_ROWS) if row["arm"] == "auto"]
+    return [*read(ROWS), *auto]
 
 
 def losses(known: Sequence[Row], steps: int) -> Losses:
@@ -134,12 +133,13 @@ def standings(found: Losses) -> list[Standing]:
 
 
 def _standing(arm: str, cells: Mapping[Cell, float], ours: Mapping[Cell, float]) -> Standing:
+    ends = summarised(cells.values())
     return Standing(
         arm,
-        statistics.fmean(cells.values()),
+        ends.mean,
         statistics.fmean(ours[cell] for cell in cells),
-        sum(loss >= LOST for loss in cells.values()),
-        len(cells),
+        ends.lost,
+        ends.num_runs,
         math.nan if arm in OWN else statistics.fmean(ours[cell] < loss for cell, loss in cells.items()),
     )
 

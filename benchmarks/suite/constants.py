@@ -32,7 +32,7 @@ from search.config import BoConfig, Budget
 from search.optimizer_traits import OPTIMIZER_TRAITS, OptimizerTraits
 from search.space import SearchSpace, Weights
 from search.types import Candidate, Observation, Spent, Values
-from suite.run import rows
+from suite.excess import ROWS
 from suite.tasks import DEEP, TASKS, Task
 from suite.training import SCHEDULES, Line
 
@@ -139,7 +139,7 @@ def curves() -> dict[str, list[Curve]]:
         for quarter, loss in row["runs"].items():
             rate = TASKS[row["task"]].guess * 10 ** (int(quarter) / 4)
             losses[row["task"], RUN_STEPS][round(math.log10(rate), 3)].append(loss)
-    for row in rows():
+    for row in read(ROWS):
         if row["what"] == "grid" and row["arm"] == "linear" and row["steps"] == 1000 and not TASKS[row["task"]].added:
             losses[row["task"], 1000][round(math.log10(row["rate"]), 3)].append(row["loss"])
     found = defaultdict(list)

@@ -3,16 +3,16 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
-
-from rows import read
+from typing import Any, NamedTuple
 
 ROWS = Path(__file__).parent / "rows.jsonl"
 OPTIMIZER_ROWS = ROWS.with_name("optimizers.jsonl")
 #: A loss that is not finite, or absurd, counts as this many times the reference.
-LOST = 100.0
+MOST = 100.0
+#: A run that ends by this share above its reference, or further, is lost. In a mean it counts as so far.
+LOST = 0.5
 Row = dict[str, Any]
 Excesses = dict[tuple[str, str], dict[str, list[float]]]  # by arm and task, of each run
 Arm = tuple[str, float]  # of the grid: a schedule, and a rate's decimal logarithm
@@ -20,8 +20,20 @@ Arm = tuple[str, float]  # of the grid: a schedule, and a rate's decimal logarit
 KNOWN_BEFORE = "grid", "best of the other seeds"
 
 
-def rows(path: Path = ROWS) -> list[Row]:
-    return read(path)
+class Summary(NamedTuple):
+    """By what share of their reference runs end above it; `lost` of them are lost."""
+
+    mean: float
+    median: float
+    lost: int
+    num_runs: int
+
+
+def summarised(above: Iterable[float]) -> Summary:
+    """Summarise runs that end by these shares above their references. Raises StatisticsError if there are none."""
+    runs = list(above)
+    mean = statistics.fmean(min(LOST, each) for each in runs)
+    return Summary(mean, statistics.median(runs), sum(each >= LOST for each in runs), len(runs))
 
 
 def references(known: Sequence[Row], steps: int) -> dict[str, float]:
@@ -57,9 +69,9 @@ def _known_before(arms: dict[Arm, dict[int, float]]) -> list[float]:
 
 
 def above(loss: float, reference: float) -> float:
-    """Return the share of the reference that a loss is above it, `LOST` at most."""
+    """Return the share of the reference that a loss is above it, `MOST` at most."""
     excess = loss / reference - 1
-    return excess if excess < LOST else LOST
+    return excess if excess < MOST else MOST
 
 
 def excesses(known: Sequence[Row], steps: int) -> Excesses:

@@ -26,7 +26,7 @@ from rows import append, read
 from torch import Tensor, nn
 
 from suite.controlled import searched
-from suite.excess import rows
+from suite.excess import LOST, ROWS, summarised
 from suite.run import GUESSES
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
@@ -58,8 +58,6 @@ PAIRS = (
 #: Half decades of rates.
 GRID = {"adamw": range(-9, -2), "sgd": range(-7, 1)}
 ARMS = "by the model", "by probes"
-#: A run that ends further above the best of the grid is lost. In a mean it counts as so far.
-LOST = 0.5
 
 
 @cache
@@ -96,7 +94,7 @@ def task_of(before: str, after: str) -> Task:
 def trained(task: str, seed: int) -> dict[str, Tensor]:
     """Return the weights of a task's model after its training, whose data and draws are those of another seed."""
     line = Line(TASKS[task], seed + 100)
-    grid = [row for row in rows() if row["what"] == "grid" and row["task"] == task and row["arm"] == "linear"]
+    grid = [row for row in read(ROWS) if row["what"] == "grid" and row["task"] == task and row["arm"] == "linear"]
     steps = min((row["steps"] for row in grid), key=lambda each: abs(each - STEPS_BEFORE))
     rate = min((row for row in grid if row["steps"] == steps), key=lambda row: float(row["loss"]))["rate"]
     decay = SCHEDULES["linear"]
@@ -157,9 +155,9 @@ def table() -> None:
         rates = ", ".join(f"{row['rate']:.1f}" for row in found)
         print(f"| {pair[0]} | {pair[1]} | {rates} | {told[0]} | {told[1]} |")
     for (optimizer, arm), above in ((key, each) for key, each in cells.items() if each):
-        mean = 100 * statistics.fmean(min(LOST, each) for each in above)
-        print(f"{optimizer}, {arm}: mean {mean:+.1f} %, median {100 * statistics.median(above):+.1f} %, ", end="")
-        print(f"{sum(each > LOST for each in above)} of {len(above)} more than {LOST:.0%} above")
+        ends = summarised(above)
+        print(f"{optimizer}, {arm}: mean {100 * ends.mean:+.1f} %, median {100 * ends.median:+.1f} %, ", end="")
+        print(f"{ends.lost} of {ends.num_runs} at least {LOST:.0%} above")
 
 
 def main() -> None:

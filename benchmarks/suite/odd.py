@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from rows import append, read
 
+from suite.excess import summarised
 from suite.odd_tasks import ODD_TASKS
 from suite.run import GUESSES, REFERENCE_SCHEDULES, controlled, scheduled
 from suite.tasks import Task
@@ -36,8 +37,6 @@ WIDE_SCHEDULE, *_ = SCHEDULES = REFERENCE_SCHEDULES[True]
 WIDE_GRID = {"sgd": range(-10, 3), "adamw": range(-9, 0)}
 #: Half decades about the best of them.
 GRID = range(-2, 2)
-#: A run that ends further above the reference is lost. In the mean of an optimizer it counts as so far.
-LOST = 0.5
 
 Row = dict[str, Any]
 
@@ -112,9 +111,8 @@ def table() -> None:
         lines.append(f"| {name} | {steps} | {reference:.4g} | {arm} | {means} |")
     print("| optimizer | steps | runs | above the reference in %: mean | median | lost |\n" + "| --- " * 6 + "|")
     for (optimizer, steps), runs in groups.items():
-        mean, median = statistics.fmean(min(LOST, each) for each in runs), statistics.median(runs)
-        lost = sum(each > LOST for each in runs)
-        print(f"| {optimizer} | {steps} | {len(runs)} | {100 * mean:+.1f} | {100 * median:+.1f} | {lost} |")
+        mean, median, lost, num_runs = summarised(runs)
+        print(f"| {optimizer} | {steps} | {num_runs} | {100 * mean:+.1f} | {100 * median:+.1f} | {lost} |")
     print("\n| task | steps | reference | its arm | " + " | ".join(GUESSES) + " |\n" + "| --- " * 7 + "|")
     print("\n".join(lines))
 

@@ -18,19 +18,19 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from statistics import fmean as mean, median
+from statistics import fmean as mean
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from equal_cost import HELD_OUT, LOST
-from rows import append
+from equal_cost import HELD_OUT
+from rows import append, read
 
 from search.budget.link import StepCost
 from search.budget.optimizer_choice import best_optimizer
 from suite import excess
 from suite.controlled import searched
-from suite.excess import OPTIMIZER_ROWS as ROWS, Row, above, references
+from suite.excess import OPTIMIZER_ROWS as ROWS, Row, above, references, summarised
 from suite.tasks import TASKS
 from suite.training import Line
 from trainers.methods.optimizer.spec import (
@@ -99,7 +99,7 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
 
 def run_all(tasks: Sequence[str], arms: Sequence[str], steps: int, seeds: Sequence[int]) -> None:
     """Run what is missing, and append each result to the file at once."""
-    done = {(row["task"], row["arm"], row["steps"], row["seed"]) for row in excess.rows(ROWS)}
+    done = {(row["task"], row["arm"], row["steps"], row["seed"]) for row in read(ROWS)}
     for task in tasks:
         for arm in arms:
             for seed in seeds:
@@ -110,24 +110,23 @@ def run_all(tasks: Sequence[str], arms: Sequence[str], steps: int, seeds: Sequen
 
 def table(steps: int) -> None:
     """Print how far each arm ends above the uncharged grid, in %, in the runs that all arms have."""
-    reference, known = references(excess.rows(), steps), defaultdict[str, dict[tuple[str, int], float]](dict)
-    for row in excess.rows(ROWS):
+    reference, known = references(read(excess.ROWS), steps), defaultdict[str, dict[tuple[str, int], float]](dict)
+    for row in read(ROWS):
         if row["steps"] == steps and row["task"] in reference:
-            share = above(row["exported"], reference[row["task"]])
-            known[row["arm"]][row["task"], row["seed"]] = 100 * min(share, LOST)
+            known[row["arm"]][row["task"], row["seed"]] = above(row["exported"], reference[row["task"]])
     arms = [arm for arm in ARMS if arm in known]
     cells = set.intersection(*(set(known[arm]) for arm in arms))
     print(f"| {steps} steps, {len(cells)} runs | " + " | ".join(arms) + " |\n| --- |" + " --- |" * len(arms))
     for name, tasks in GROUPS.items():
         inside = [cell for cell in sorted(cells) if cell[0] in tasks]
-        shares = [[known[arm][cell] for cell in inside] for arm in arms]
-        told = (f"{mean(each):+.1f}, {median(each):+.1f}, {sum(x >= 100 * LOST for x in each)}" for each in shares)
+        ends = (summarised(known[arm][cell] for cell in inside) for arm in arms)
+        told = (f"{100 * each.mean:+.1f}, {100 * each.median:+.1f}, {each.lost}" for each in ends)
         print(f"| {name}, {len(inside)}: mean, median, lost | {' | '.join(told)} |")
 
 
 def worth() -> None:
     """Print what a step of each kind is worth, in steps of AdamW, and with each further family of tasks left out."""
-    losses = {(row["arm"], row["task"], row["steps"], row["seed"]): row["exported"] for row in excess.rows(ROWS)}
+    losses = {(row["arm"], row["task"], row["steps"], row["seed"]): row["exported"] for row in read(ROWS)}
     print("| | worth | with a family left out | a dearer step costs: mean |\n| --- | --- | --- | --- |")
     for kind in ("muon", "sgd", "schedulefree_sgd", "schedulefree_adamw", "schedulefree_plus"):
         if found := list(_ratios(losses, kind)):

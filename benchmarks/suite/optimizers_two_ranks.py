@@ -6,7 +6,7 @@
 Two real processes exchange over gloo, and the product's own stage loop trains them. Each optimizer has the guess that a
 job takes by default, and no weight decay; the controller is `bo`, its search charged. Budgets are in steps, so other
 load changes nothing. The loss is of the validation set at the end. A run is one line of `optimizers_two_ranks.jsonl`,
-and is not run again. In a mean, a run that is lost counts as 50 % above the lowest loss of its task.
+and is not run again. In a mean, what is lost counts as 50 % above the lowest loss of its task.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from rows import append, read
 
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
+from suite.excess import summarised
 from suite.tasks import TASKS
 from suite.two_ranks import measured, preload
 
@@ -37,8 +38,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "local 8": {"sync": {"kind": "local_sgd", "period": 8}},
 }
 NUM_STEPS = 600
-#: % above the lowest loss of the task, from which on a run is lost.
-LOST = 50.0
 
 
 def trial(way: str, task: str, optimizer: str, seed: int) -> TrialSpec:
@@ -76,16 +75,13 @@ def table() -> None:
     for (way, task), by_kind in losses.items():
         means = {kind: statistics.fmean(by_kind[kind]) for kind in OPTIMIZERS}
         best = min(means.values())
-        above[way].append({kind: 100 * (mean / best - 1) for kind, mean in means.items()})
-        cells = (f"{means[kind]:.3g} ({above[way][-1][kind]:+.0f} %)" for kind in OPTIMIZERS)
+        above[way].append({kind: mean / best - 1 for kind, mean in means.items()})
+        cells = (f"{means[kind]:.3g} ({100 * above[way][-1][kind]:+.0f} %)" for kind in OPTIMIZERS)
         print(f"| {way} | {task} | {' | '.join(cells)} |")
     for way, found in above.items():
-        middles = (
-            f"{statistics.fmean(min(LOST, each[kind]) for each in found):+.0f} %, "
-            f"{statistics.median(each[kind] for each in found):+.0f} %"
-            for kind in OPTIMIZERS
-        )
-        print(f"| {way} | mean, median | {' | '.join(middles)} |")
+        middles = (summarised(each[kind] for each in found) for kind in OPTIMIZERS)
+        told = (f"{100 * each.mean:+.0f} %, {100 * each.median:+.0f} %" for each in middles)
+        print(f"| {way} | mean, median | {' | '.join(told)} |")
 
 
 def main() -> None:

@@ -34,12 +34,12 @@ from typing import Any
 
 import torch
 from pydantic import TypeAdapter
-from rows import append
+from rows import append, read
 
 from search.config import ControllerConfig
 from search.curves.calibration import calibration, z_score
 from suite.controlled import searched
-from suite.excess import ROWS, Excesses, Row, excesses, rows
+from suite.excess import ROWS, Excesses, Row, excesses
 from suite.rivals import TUNERS, tune
 from suite.tasks import TASKS, Task
 from suite.training import EVERY, SCHEDULES, Best, Line
@@ -173,7 +173,7 @@ def run(what: str, tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[i
     """Run what is missing of `what`, and append each result to the file at once."""
     cells = [(task, length, seed) for length in steps for seed in seeds for task in tasks]
     for task, length, seed in cells[part[0] :: part[1]]:
-        known = rows()
+        known = read(ROWS)
         done = {_key(row) for row in known}
         for row in {"grid": grid, "guess": guess, "search": search, "rivals": rivals}[what](task, length, seed, known):
             if _key(row) in done:
@@ -193,7 +193,7 @@ def run(what: str, tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[i
 
 def table(steps: Sequence[int]) -> None:
     """Print, for each length, how far above the reference each arm ends: per task, mean and worst run."""
-    known = rows()
+    known = read(ROWS)
     for length in steps:
         arms = excesses(known, length)
         print(f"\n{length} steps; above the best of the grid, in % (mean, worst run)\n")

@@ -20,6 +20,7 @@ import torch
 from rows import append, read
 
 from suite.controlled import searched
+from suite.excess import LOST, summarised
 from suite.run import GUESSES
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
@@ -33,8 +34,6 @@ NAMES = (
 )  # fmt: skip
 #: Half decades about the guess at which a run without a search is trained with a cosine.
 GRID = range(-3, 3)
-#: A run that ends further above the best cosine is lost. In a mean it counts as so far.
-LOST = 0.5
 
 
 def task_of(name: str, batch_size: int) -> Task:
@@ -74,11 +73,9 @@ def table() -> None:
     for (task, batch), above in cells.items():
         print(f"| {task} | {batch} | {100 * statistics.median(above):+.0f} | {100 * max(above):+.0f} |")
     for size in BATCHES:
-        runs = [each for (_, batch), above in cells.items() if batch == size for each in above]
-        mean = 100 * statistics.fmean(min(LOST, each) for each in runs)
-        lost = sum(each > LOST for each in runs)
-        print(f"batches of {size}: median {100 * statistics.median(runs):+.1f} %, mean {mean:+.1f} %, ", end="")
-        print(f"{lost} of {len(runs)} more than {LOST:.0%} above")
+        found = summarised(each for (_, batch), above in cells.items() if batch == size for each in above)
+        print(f"batches of {size}: median {100 * found.median:+.1f} %, mean {100 * found.mean:+.1f} %, ", end="")
+        print(f"{found.lost} of {found.num_runs} at least {LOST:.0%} above")
 
 
 def main() -> None:

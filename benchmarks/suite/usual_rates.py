@@ -29,6 +29,7 @@ from search.bayesian.usual_rate import rate_of_model
 from search.config import Budget
 from search.optimizer_traits import OPTIMIZER_TRAITS, usual_rate_told_by
 from suite.controlled import BO, searched, space_of
+from suite.excess import LOST, summarised
 from suite.run import GUESSES, SCHEDULES
 from suite.tasks import SLOW, TASKS, Task
 from suite.training import Line
@@ -46,8 +47,6 @@ OTHERS = (
 SGD_GUESS = 0.1
 #: Quarters of a decade about the usual rate.
 GRID = range(-5, 4)
-#: A run that ends further above the reference is lost. In a mean it counts as so far.
-LOST = 0.5
 
 Row = dict[str, Any]
 
@@ -162,9 +161,8 @@ def _above(row: Row, losses: Sequence[float]) -> list[float]:
 
 
 def _told(above: Sequence[float]) -> str:
-    mean = 100 * statistics.fmean(min(LOST, each) for each in above)
-    lost = sum(each >= LOST for each in above)
-    return f"{mean:+.1f}, {100 * statistics.median(above):+.1f}, {lost} of {len(above)}"
+    found = summarised(above)
+    return f"{100 * found.mean:+.1f}, {100 * found.median:+.1f}, {found.lost} of {found.num_runs}"
 
 
 def main() -> None:

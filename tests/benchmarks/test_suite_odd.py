@@ -51,7 +51,7 @@ def test_runs_are_compared_with_the_arm_that_is_best_on_the_mean_of_the_seeds(
     odd.table()
 
     optimizers, tasks = (part.splitlines()[2:] for part in capsys.readouterr().out.split("\n\n"))
-    assert optimizers == ["| sgd | 300 | 6 | +20.0 | +10.0 | 2 |", "| adamw | 300 | 6 | +23.3 | +25.0 | 0 |"]
+    assert optimizers == ["| sgd | 300 | 6 | +20.0 | +10.0 | 2 |", "| adamw | 300 | 6 | +23.3 | +25.0 | 2 |"]
     assert tasks == [
         "| raw-wine-sgd | 300 | 1 | constant 0.1 | +0.0 | +10.0 | +inf |",
         "| waves-nll-adamw | 300 | -0.5 | cosine 0.1 | -10.0 | +25.0 | +50.0 |",
