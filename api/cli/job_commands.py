@@ -150,8 +150,13 @@ def _pages(client: Client, *, limit: int, cursor: str | None, **filters: Unpack[
     return JobPage(jobs=jobs, next_cursor=page.next_cursor)
 
 
-#: Formats for typed moments; without an offset they are this machine's time.
-_MOMENTS = ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
+def _moment(text: str) -> datetime:
+    """Return a moment as ISO 8601 writes it; without an offset it is this machine's time."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        message = f"{text!r} is not a date or time like 2026-11-25, 2026-11-25T09:30 or 2026-11-25T09:30:00Z"
+        raise typer.BadParameter(message) from error
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
@@ -184,10 +189,10 @@ def list_jobs(
     owner: Annotated[str | None, typer.Option(help="only those that OWNER submitted")] = None,
     project: Annotated[str | None, typer.Option(help="only those of PROJECT")] = None,
     created_after: Annotated[
-        datetime | None, typer.Option(metavar="WHEN", formats=_MOMENTS, help="only those submitted then or later")
+        datetime | None, typer.Option(metavar="WHEN", parser=_moment, help="only those submitted then or later")
     ] = None,
     created_before: Annotated[
-        datetime | None, typer.Option(metavar="WHEN", formats=_MOMENTS, help="only those submitted before")
+        datetime | None, typer.Option(metavar="WHEN", parser=_moment, help="only those submitted before")
     ] = None,
     is_archived: Annotated[bool, typer.Option("--archived", help="the archived ones instead")] = False,
     sort: Annotated[

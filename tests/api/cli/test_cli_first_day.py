@@ -167,6 +167,17 @@ def test_a_list_tells_a_best_loss_so_far_from_a_result(at: None, store: Store, r
     assert "0.3100" in shown() and "best loss" not in shown()
 
 
+def test_jobs_are_listed_from_a_moment_on_as_the_service_writes_it(at: None, store: Store, job: JobSpec) -> None:
+    made = [store.add_job(job)[0] for _ in range(2)]
+    whens = [made[1].created_at.isoformat(), made[1].model_dump(mode="json")["created_at"], "2026-01-01T09:30"]
+
+    found = [run_cli.invoke(main.app, ["list", "-q", "--created-after", when]).stdout.split() for when in whens]
+    refused = run_cli.invoke(main.app, ["list", "--created-after", "yesterday"])
+
+    assert found == [[made[1].id], [made[1].id], [made[1].id, made[0].id]]
+    assert refused.exit_code == 2 and "'yesterday' is not a date or time like" in " ".join(refused.stderr.split())
+
+
 def test_jobs_are_listed_by_label_and_sorted(at: None, store: Store, job: JobSpec) -> None:
     for name, team in (("b", "vision"), ("c", "text"), ("a", "vision")):
         store.add_job(job.model_copy(update={"name": name, "labels": {"team": team}}))
