@@ -1,6 +1,6 @@
 // Builds and updates elements. Text is inserted as text, so nothing in a job can become markup.
 
-const HANDLERS = ["onclick", "onchange", "oninput", "onsubmit"];
+const HANDLERS = ["onclick", "onchange", "oninput", "onsubmit", "onfocus"];
 
 // `key` tells the element from its siblings when `patch` looks for it again.
 export const element = (tag, properties, ...children) => filled(document.createElement(tag), properties, children);

@@ -4,10 +4,14 @@ import { overlaidLosses, overlaidSchedules } from "../../charts/overlay.js";
 import { panel } from "../../charts/panel.js";
 import { parallelChart } from "../../charts/parallel.js";
 import { paretoChart } from "../../charts/pareto.js";
+import * as api from "../../api.js";
+import { reason } from "../../dialog.js";
 import { element, empty, inTurn, patch } from "../../dom.js";
+import { isWholeId, jobsOf } from "../../finding.js";
 import { comparedJobs, comparedTrials, MOST, parsed, unknownArms, written } from "./jobs.js";
 import { armRows, differenceTable, jobTable, resultMenu, resultTable } from "./tables.js";
 
+const RECENT = 20; // jobs that are offered
 const AXES = [["seconds", "seconds"], ["steps", "steps"], ["bytes", "bytes"]];
 const SMOOTHING = [["0", "none"], ["0.01", "1 % of the steps"], ["0.03", "3 %"], ["0.1", "10 %"]];
 
@@ -35,8 +39,19 @@ export function comparePage(root, text, query) {
   async function look() {
     const found = await compared.look();
     if (shown && !found.isNew) return;
+    if (!shown && await findAll(found.jobs)) return;
     shown = found;
     await draw();
+  }
+
+  // The address may have parts of ids, as lists show them, or names.
+  async function findAll(jobs) {
+    const unknown = jobs.filter((job) => job.isGone && !job.isUnread && !isWholeId(job.id));
+    const found = new Map(await Promise.all(unknown.map(async ({ id }) => [id, await jobsOf(id)])));
+    const whole = wanted.map(({ id, arms }) => ({ id: found.get(id)?.length === 1 ? found.get(id)[0].id : id, arms }));
+    const isFound = whole.some(({ id }, at) => id !== wanted[at].id);
+    if (isFound) location.replace(addressOf(whole));
+    return isFound;
   }
 
   async function draw() {
@@ -99,13 +114,31 @@ export function comparePage(root, text, query) {
   const remove = (id) => go(wanted.filter((each) => each.id !== id));
 
   function adding() {
-    const input = element("input", { id: "another", required: "", placeholder: "job-…", autocomplete: "off", spellcheck: "false" });
-    const submit = (event) => {
-      event.preventDefault();
-      go([...wanted, ...parsed(input.value)]);
+    const recent = element("datalist", { id: "recent" });
+    const refused = element("p", { class: "refused", role: "alert" });
+    const offerRecent = async () => {
+      if (recent.childNodes.length) return;
+      const { jobs: found } = await api.jobs({ limit: RECENT }).catch(() => ({ jobs: [] })); // an id can be typed all the same
+      patch(recent, ...found.filter(({ id }) => !wanted.some((each) => each.id === id))
+        .map(({ id, name, state }) => element("option", { value: id, key: id }, `${name}, ${state}`)));
     };
-    return element("form", { class: "tools online", onsubmit: submit }, element("label", { for: "another" }, "Another job, ID or ID:arm"), input,
-      element("button", { type: "submit" }, "add"));
+    const input = element("input", { id: "another", list: "recent", required: "", placeholder: "d0e4345149c6", autocomplete: "off", spellcheck: "false",
+      onfocus: offerRecent });
+    const submit = async (event) => {
+      event.preventDefault();
+      refused.textContent = "";
+      try {
+        const asked = parsed(input.value);
+        const found = await Promise.all(asked.map(({ id }) => jobsOf(id)));
+        const wrong = found.findIndex((jobs) => jobs.length !== 1);
+        if (wrong >= 0) refused.textContent = unclearText(asked[wrong].id, found[wrong]);
+        else go([...wanted, ...asked.map(({ arms }, at) => ({ id: found[at][0].id, arms }))]);
+      } catch (error) {
+        refused.textContent = reason(error);
+      }
+    };
+    return element("form", { class: "tools online", onsubmit: submit }, element("label", { for: "another" }, "Another job, by ID, its end, or name; ID:arm for an arm"), input, recent,
+      element("button", { type: "submit" }, "add"), refused);
   }
 
   function missingTexts(found) {
@@ -119,6 +152,9 @@ export function comparePage(root, text, query) {
 
   return { refresh, shows: compared.shows, missed: compared.missed };
 }
+
+const unclearText = (ref, [first, ...others]) => (!first ? `There is no job ${ref} that you may see.`
+  : `Several jobs go by ${ref}: ${[first, ...others].map(({ id, name }) => `${id} (${name})`).join(", ")}. Give more of the ID.`);
 
 // A figure's label and its traces are asked for one after the other.
 function once(make) {

@@ -3,6 +3,7 @@
 import * as api from "../../api.js";
 import { sampleNames } from "../../charts/sweep.js";
 import { element, empty, inTurn, patch, whenChanged, whenKept } from "../../dom.js";
+import { isWholeId, jobsOf } from "../../finding.js";
 import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
 import { TRAINING, trialName } from "../../states.js";
 import { choices } from "./choices.js";
@@ -66,7 +67,7 @@ export function jobPage(root, id, _, ask) {
     } catch (error) {
       if (error.type === api.UNREADABLE) return showUnread(await api.job(id));
       if (error.status !== 404) throw error;
-      return showNone();
+      return isWholeId(id) ? showNone() : findIt();
     }
     document.title = `${tabTitle(held.job, held.trials)} – Wiretune`;
     if (!isShown) return;
@@ -95,12 +96,23 @@ export function jobPage(root, id, _, ask) {
     lanes.update([], [], job);
   }
 
-  function showNone() {
+  // The address may have a part of an id, as lists show it, or a name.
+  async function findIt() {
+    const found = await jobsOf(id);
+    if (found.length !== 1) return showNone(found);
+    const address = new URL(location.href);
+    address.searchParams.set("job", found[0].id);
+    location.replace(address);
+  }
+
+  function showNone(several = []) {
     isGone = true;
     document.title = "No such job – Wiretune";
     patch(head, element("h1", {}, "No such job"));
-    patch(waiting, element("div", { class: "panel spaced" }, empty("There is no job ", element("code", {}, id),
-      " that you may see. It may have been removed. ", element("a", { href: "/" }, "All jobs"))));
+    const links = several.map((job) => element("li", {}, element("a", { href: `/?job=${encodeURIComponent(job.id)}` }, job.name), ` ${job.state} `, element("code", {}, job.id)));
+    patch(waiting, element("div", { class: "panel spaced" }, links.length
+      ? element("div", {}, "Several jobs go by ", element("code", {}, id), ":", element("ul", {}, ...links))
+      : empty("There is no job ", element("code", {}, id), " that you may see. It may have been removed. ", element("a", { href: "/" }, "All jobs"))));
     panels.hidden = actions.body.hidden = about.hidden = true;
   }
 
