@@ -122,12 +122,13 @@ def test_a_state_dir_that_cannot_be_made_is_refused_by_its_variable(tmp_path):
         Store.open(Settings(state_dir=tmp_path / "file" / "state"))
 
 
-def test_a_closed_store_refuses_writes(settings, spec):
+def test_a_closed_store_refuses_reads_and_writes(settings):
     store = Store.open(settings)
     store.close()
 
-    with pytest.raises(Unavailable, match="closed"):
-        store.add_job(spec)
+    for call in (store.jobs, lambda: store.add_key("ci")):
+        with pytest.raises(Unavailable, match="closed"):
+            call()
 
 
 def test_keys_are_not_kept(store):

@@ -16,7 +16,7 @@ from service.control.database.engine import NUM_READERS, connect, is_sqlite, of_
 from service.control.database.faults import is_outage, said
 from service.control.database.locks import lock_service, prepare_state_dir
 from service.control.database.schema import migrate, refuse_newer
-from service.control.database.writer import Writer
+from service.control.database.writer import CLOSED, Writer
 from service.control.events import Bell
 from service.control.messages import OPERATOR_ON
 from service.control.models import JobRow
@@ -54,6 +54,7 @@ class Database:
         self._askers = sessionmaker(of_one_statement(engine))
         # Readers never take the writer's connection, however many they are: leases are renewed by writes.
         self._places = threading.BoundedSemaphore(NUM_READERS)
+        self._is_closed = False
         self._failed_at, self._failing = -math.inf, threading.Lock()
         self._writer = Writer(
             sessionmaker(engine, expire_on_commit=False, info={OPERATOR_ON: told_operator}),
@@ -102,6 +103,7 @@ class Database:
         try:
             self._writer.close()
         finally:
+            self._is_closed = True
             self._opened.close()
 
     def reading(self) -> AbstractContextManager[Session]:
@@ -114,6 +116,8 @@ class Database:
 
     @contextmanager
     def _session(self, sessions: "sessionmaker[Session]") -> Iterator[Session]:
+        if self._is_closed:  # a new connection would never be closed
+            raise Unavailable(CLOSED)
         if not self._places.acquire(timeout=_FOR_A_PLACE_S):
             raise Unavailable(f"{NUM_READERS} long reads keep the database busy, as many as it takes; try again")
         try:

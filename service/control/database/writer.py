@@ -35,6 +35,8 @@ from service.errors import DatabaseUnavailable, Unavailable
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+#: The message of reads and writes after the last one.
+CLOSED = "the database is closed; the service is stopping"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class Writer:
         Raises Unavailable if the database does not take writes, or not fast enough.
         """
         if self._closed:
-            raise Unavailable("the database is closed; the service is stopping")
+            raise Unavailable(CLOSED)
         call = _Call(function=function)
         try:
             self._waiting.put(call, timeout=self._timeout_s)
