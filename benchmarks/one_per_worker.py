@@ -9,13 +9,13 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
+from sinks import Memory
 from suite.tasks import TASKS
 
-from search.types import Steer
 from service.cluster import trial
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
-from service.wire.records import AnyRecord, Control, ProbeDone, TrialFinished
+from service.wire.records import ProbeDone, TrialFinished
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.training.process_group import ProcessGroup
 
@@ -23,27 +23,6 @@ NUM_WORKERS, STEPS, SEEDS = 2, 300, range(3)
 CHOSEN = ("digits-perceptron", "mnist-perceptron-adamw", "tumours-perceptron")
 #: The guess is off by these factors.
 FACTORS = (0.1, 1.0)
-
-
-class Kept:
-    """A sink that keeps what is reported."""
-
-    def __init__(self) -> None:
-        self.records: list[AnyRecord] = []
-
-    def report(self, *records: AnyRecord) -> None:
-        self.records.extend(records)
-
-    flush = report
-
-    def is_clear(self) -> bool:
-        return True
-
-    def asked(self) -> Control:
-        return Control.RUN
-
-    def steers(self) -> tuple[Steer, ...]:
-        return ()
 
 
 def job(task: str, factor: float, seed: int) -> TrialSpec:
@@ -67,7 +46,7 @@ def job(task: str, factor: float, seed: int) -> TrialSpec:
 
 def row(task: str, factor: float, seed: int, *, is_one_each: bool) -> dict[str, object]:
     """Train a run; without one candidate per worker, all workers train each."""
-    spec, sink = job(task, factor, seed), Kept()
+    spec, sink = job(task, factor, seed), Memory()
     num_alone = NUM_WORKERS if is_one_each else 1
     with (
         patch.object(ReplicaConfig, "num_alone", lambda config, num_workers: num_alone),
@@ -75,8 +54,8 @@ def row(task: str, factor: float, seed: int, *, is_one_each: bool) -> dict[str, 
         ProcessGroup(spec.replica, NUM_WORKERS, device="cpu") as group,
     ):
         trial.train(spec, group, sink, trial_id="run", storage_url=f"file://{folder}")
-    [finished] = [each for each in sink.records if isinstance(each, TrialFinished)]
-    probes = {each.probe_id: each for each in sink.records if isinstance(each, ProbeDone) and each.stage == 0}
+    [finished] = sink.of(TrialFinished)
+    probes = {each.probe_id: each for each in sink.of(ProbeDone) if each.stage == 0}
     return {
         "task": task,
         "factor": factor,

@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from rows import append, read
+from sinks import Memory
 
 from search.sweep.draw import designed
 from search.sweep.propose import Seen, propose
 from search.sweep.ranking import Mark, fronts, pruned, saved_share
 from search.sweep.spec import SampleValues, SweepConfig
-from search.types import Steer
 from service.cluster.trial import train
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
-from service.wire.records import AnyRecord, Control, RungReached, TrialFinished
+from service.wire.records import RungReached, TrialFinished
 from trainers.training.process_group import ProcessGroup
 
 FILE = Path(__file__).with_suffix(".jsonl")
@@ -52,27 +52,6 @@ JOB: dict[str, Any] = {
 #: Where a front is measured from: hardly any loss is higher, and no run sends more.
 WORST_LOSS, WORST_BYTES = 2.5, 50e6
 Json = dict[str, Any]
-
-
-class Memory:
-    """Keeps what a trial reports."""
-
-    def __init__(self) -> None:
-        self.records: list[AnyRecord] = []
-
-    def report(self, *records: AnyRecord) -> None:
-        self.records += records
-
-    flush = report
-
-    def is_clear(self) -> bool:
-        return True
-
-    def asked(self) -> Control:
-        return Control.RUN
-
-    def steers(self) -> tuple[Steer, ...]:
-        return ()
 
 
 class Pair:

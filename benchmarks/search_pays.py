@@ -27,12 +27,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 from rows import append, read
+from sinks import Unasked
 
 from search.config import Budget, ControllerConfig
-from search.types import Steer
 from service.cluster.trial import train
 from service.job.parts import Checkpointing, Objective, TrialSpec, Workers
-from service.wire.records import AnyRecord, Control, MetricPoints, StageDecided, TrialFinished
+from service.wire.records import AnyRecord, MetricPoints, StageDecided, TrialFinished
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig
 from trainers.methods.replica_config import ReplicaConfig
@@ -183,7 +183,7 @@ def runs_of(name: str, arm: str, seed: int, reach: int) -> Iterator[Run]:
             yield Run(name, arm, rate, seed)
 
 
-class Notes:
+class Notes(Unasked):
     """A trial's sink that keeps the decisions and the last training losses."""
 
     def __init__(self) -> None:
@@ -196,17 +196,6 @@ class Notes:
                 self.decisions.append(record)
             elif isinstance(record, MetricPoints) and record.name == "loss":
                 self.losses = [*self.losses, *record.values][-NUM_LOSSES:]
-
-    flush = report
-
-    def is_clear(self) -> bool:
-        return True
-
-    def asked(self) -> Control:
-        return Control.RUN
-
-    def steers(self) -> tuple[Steer, ...]:
-        return ()
 
 
 def measure(run: Run) -> Json:

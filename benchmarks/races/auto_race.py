@@ -7,8 +7,8 @@ from typing import Any
 
 from races import tasks
 from races.race import Validation, crossing
+from sinks import Unasked
 
-from search.types import Steer
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Billed, Control, MetricPoints, StageDecided, TrialFinished, TrialStarted
@@ -62,7 +62,7 @@ def exchange_part(arm: str) -> Json:
     return part | ({"sync": {"kind": LOCAL, "period": int(option.level or 1)}} if option.kind == LOCAL else {})
 
 
-class Watcher:
+class Watcher(Unasked):
     """A trial's sink that stops it at the loss, or after `patience_s` of its clock or `patience_steps`."""
 
     def __init__(self, target: float, patience_s: float, patience_steps: float = math.inf) -> None:
@@ -84,8 +84,6 @@ class Watcher:
                 case Billed():
                     self._seconds, self._steps = record.bill.seconds_training, record.bill.steps
 
-    flush = report
-
     def _look(self, points: MetricPoints) -> None:
         if not self._looks:  # the first is when the clock starts
             self._before_s = time.monotonic() - self._started - points.seconds[0]
@@ -93,16 +91,10 @@ class Watcher:
             loss = math.nan if loss is None else loss
             self._looks.append(Validation(step, seconds, own=loss, mean=loss))
 
-    def is_clear(self) -> bool:
-        return True
-
     def asked(self) -> Control:
         has_lost = self._seconds > self._patience_s or self._steps > self._patience_steps
         is_there = any(look.loss <= self._target for look in self._looks)
         return Control.STOP if is_there or has_lost else Control.RUN
-
-    def steers(self) -> tuple[Steer, ...]:
-        return ()
 
     def told(self, finished: TrialFinished) -> Json:
         """Return what is recorded: when the loss was reached, and what was tried, sent and chosen on the way."""

@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from rows import append, read
-from search_pays import Notes
+from sinks import Memory
 
 from service.cluster.trial import train
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
+from service.wire.records import StageDecided
 from suite.run import GUESSES
 from suite.tasks import TASKS
 from trainers.training.process_group import ProcessGroup
@@ -89,15 +90,16 @@ class Run:
 
 def measured(spec: TrialSpec) -> Row:
     """Train a trial by two processes, and return what came of it as JSON-compatible data."""
-    notes = Notes()
+    sink = Memory()
     with tempfile.TemporaryDirectory() as folder, ProcessGroup(spec.replica, 2, device="cpu") as group:
-        finished = train(spec, group, notes, trial_id="run", storage_url=folder)
+        finished = train(spec, group, sink, trial_id="run", storage_url=folder)
+    decisions = sink.of(StageDecided)
     return {
         "loss": finished.validation_loss,
-        "picked": [[decided.learning_rate, decided.level] for decided in notes.decisions],
+        "picked": [[decided.learning_rate, decided.level] for decided in decisions],
         "committed": finished.bill.steps,
         "searched": finished.bill.steps_search,
-        "reason": notes.decisions[0].reason,
+        "reason": decisions[0].reason,
         "bytes_sent": finished.bill.bytes_sent,
         "bytes_search": finished.bill.bytes_search,
     }

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from search.config import Budget
-from search.types import Steer
 from service.cluster import trial
 from service.cluster.reporter import Stopped
 from service.cluster.resume import Resume
 from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Checkpointed, Control, MetricPoints, StageClosed, TrialFinished
-from tests.support.small_trials import digits_trial
+from tests.support.small_trials import Memory, digits_trial
 
 ARMS: dict[str, dict[str, Any]] = {
     "fixed": {"controller": {"kind": "fixed"}},
@@ -32,30 +31,19 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 
 
-class User:
+class User(Memory):
     """A sink whose user asks for `control` once the run has looked `after` times whether it may go on."""
 
     def __init__(self, control: Control = Control.RUN, after: int = 0) -> None:
-        self.records: list[AnyRecord] = []
+        super().__init__()
         self.num_looks, self._control, self._after = 0, control, after
 
     def report(self, *records: AnyRecord) -> None:
-        self.records.extend(records)
+        super().report(*records)
         self.num_looks += not records
-
-    flush = report
-
-    def is_clear(self) -> bool:
-        return True
 
     def asked(self) -> Control:
         return self._control if self.num_looks > self._after else Control.RUN
-
-    def steers(self) -> tuple[Steer, ...]:
-        return ()
-
-    def of(self, *kinds: type) -> list[Any]:
-        return [record for record in self.records if isinstance(record, kinds)]
 
 
 def _spec(arm: str, steps: int) -> TrialSpec:
