@@ -6,6 +6,7 @@ Every row has its file. A row is deleted before the file, and a `CodeRemovalRow`
 import base64
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -24,7 +25,7 @@ from service.control.storage import Storage
 from service.errors import CodeInUse, InvalidJob, InvalidRequest, NotFound, TooMuchCode, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.job.states import TERMINAL
+from service.job.states import TERMINAL, JobState
 from service.wire.base import MAX_PAGE
 from service.wire.code import CodePage, CodeView
 
@@ -66,7 +67,7 @@ class CodeShelf:
                 session.add(row)
                 audit.add(session, by, "createCode", package.digest, now=now)
             row.used_at = now
-            return _view(session, row)
+            return _view(row, _live_jobs(session, [row]))
 
         view = self._db.write(add)
         if not self._storage.has_code(by.project, package.digest):  # deleted by somebody between the two writes
@@ -92,7 +93,8 @@ class CodeShelf:
             rows = session.scalars(query).all()
             shown = rows[:limit]
             following = _encode(shown[-1]) if len(rows) > limit else None
-            return CodePage(packages=tuple(_view(session, row) for row in shown), next_cursor=following)
+            live_jobs = _live_jobs(session, shown)
+            return CodePage(packages=tuple(_view(row, live_jobs) for row in shown), next_cursor=following)
 
     def get(self, digest: str, *, by: Principal, project: str | None = None) -> CodeView:
         """Return the package with this digest. Raises NotFound.
@@ -100,7 +102,8 @@ class CodeShelf:
         Several projects may have it. `project` names one; None: the caller's own, or else the oldest that they may see.
         """
         with self._db.reading() as session:
-            return _view(session, _find(session, digest, by, project=project))
+            row = _find(session, digest, by, project=project)
+            return _view(row, _live_jobs(session, [row]))
 
     def owner_of(self, digest: str, *, by: Principal, project: str | None = None) -> Owned:
         """Return the owner of the package that `get` returns. Raises NotFound."""
@@ -117,7 +120,7 @@ class CodeShelf:
             now = self._db.now()
             row = _find(session, digest, by, project=project, is_locked=True)
             rows.store(session)  # including new jobs of the same group, which may name it
-            if (job := _live_job(session, row)) is not None:
+            if (job := _live_jobs(session, [row]).get((row.project, digest))) is not None:
                 raise CodeInUse(f"job `{job}` needs `{digest}`: cancel the job, or wait until it is over")
             session.delete(row)
             session.merge(CodeRemovalRow(project=row.project, digest=digest, created_at=now))
@@ -227,14 +230,17 @@ def _find(session: Session, digest: str, by: Principal, *, project: str | None, 
     return seen[0]
 
 
-def _live_job(session: Session, row: CodeRow) -> str | None:
-    over = [state.value for state in TERMINAL]
-    named = JobRow.spec["workload"]["code"].as_string() == row.digest
-    query = select(JobRow.id).where(JobRow.state.not_in(over), JobRow.project == row.project, named)
-    return session.scalars(query.limit(1)).first()
+def _live_jobs(session: Session, packages: Sequence[CodeRow]) -> dict[tuple[str, str], str]:
+    """Return a job that is not over, by the project and the digest of each of the `packages` that such a job names."""
+    digest = JobRow.spec["workload"]["code"].as_string()
+    # By state alone, which has an index: a project's finished jobs are many.
+    live = [state.value for state in JobState if state not in TERMINAL]
+    named = JobRow.state.in_(live), digest.in_([row.digest for row in packages])
+    found = session.execute(select(JobRow.project, digest, JobRow.id).where(*named))
+    return {(project, digest): job_id for project, digest, job_id in found}
 
 
-def _view(session: Session, row: CodeRow) -> CodeView:
+def _view(row: CodeRow, live_jobs: Mapping[tuple[str, str], str]) -> CodeView:
     return CodeView(
         digest=row.digest,
         owner=row.owner,
@@ -243,5 +249,5 @@ def _view(session: Session, row: CodeRow) -> CodeView:
         num_files=row.num_files,
         created_at=moment(row.created_at),
         used_at=moment(row.used_at),
-        in_use=_live_job(session, row) is not None,
+        in_use=(row.project, row.digest) in live_jobs,
     )

@@ -8,6 +8,8 @@ import pytest
 from sqlalchemy import event, insert, text
 
 from search.config import Budget
+from service.code_package import of_folder
+from service.control.access.rules import LOCAL
 from service.control.listing import JobFilter
 from service.control.models import AttemptRow, JobRow, JobTextRow, LabelRow
 from service.control.results.report import final, milestones, reached
@@ -133,6 +135,21 @@ def test_a_job_is_found_by_its_name_without_reading_the_others(many):
         many.jobs(JobFilter(ref="nobody", archived=None))
 
     assert "ix_jobs_name_id" in plan_of(many, seen)
+
+
+def test_whether_code_is_in_use_is_asked_once_for_a_page_and_of_live_jobs_alone(many, tmp_path, make_spec):
+    (tmp_path / "train.py").touch()
+    digests = []
+    for number in range(3):
+        (tmp_path / "train.py").write_text(f"NUMBER = {number}")
+        digests.append(many.code.add(of_folder(tmp_path), by=LOCAL).digest)
+    many.add_job(make_spec(workload={"factory": "train:build", "code": digests[1]}), by=LOCAL)
+    with statements(many) as seen:
+        packages = many.code.list(by=LOCAL).packages
+
+    assert {each.digest: each.in_use for each in packages} == {each: each == digests[1] for each in digests}
+    [of_jobs] = [each for each in seen if "jobs.project" in each[0]]
+    assert "ix_jobs_state_id" in explained(many, *of_jobs)
 
 
 def test_the_attempts_whose_log_is_to_be_kept_are_found_without_reading_the_others(many):
