@@ -2,7 +2,7 @@
 
     make bench SIZE=smoke|default|full              two minutes, half an hour, hours: what is recorded is not run again
     python benchmarks/report.py run SIZE            the same
-    python benchmarks/report.py write               report.md, the figures of README and docs, and report.html for a browser
+    python benchmarks/report.py write               report.md, report.html, the figures of README and docs
 
 Races keep their rows in files of their own (`RECORDS`). The output of any other program is a row of `programs.jsonl`,
 with the machine, its load and the date. A program that a size has run within `FRESH_DAYS` is not run again. Output

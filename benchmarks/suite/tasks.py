@@ -361,10 +361,6 @@ def gpt(width: int, num_blocks: int, num_heads: int) -> ByteTransformer:
     return ByteTransformer(TransformerSize(width, num_blocks, num_heads), CONTEXT)
 
 
-def docstrings_gpt() -> ByteTransformer:
-    return gpt(64, 4, 2)
-
-
 def speller() -> nn.Sequential:
     return nn.Sequential(nn.Embedding(27, 16), *perceptron(224, 64, 15))
 

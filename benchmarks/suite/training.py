@@ -40,9 +40,6 @@ class Best:
             self.loss, self.part = loss, part
 
 
-#: A rate at a step, and the part of the budget that is spent, in [0, 1).
-Schedule = Callable[[float, float], float]
-
 #: What somebody would try by hand: each multiplies the rate by a function of the part of the budget spent.
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda part: 1.0,
