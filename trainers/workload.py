@@ -18,6 +18,9 @@ OwnNumbers = Mapping[str, Tensor | float]
 #: What their names look like, and how many there may be.
 OWN_NAME, MOST_OWN = re.compile(r"[a-z][a-z0-9_]{0,49}"), 16
 
+#: Training batches that are evaluated in one forward pass, and samples at most, unless the workload says it.
+BATCHES_AT_ONCE, MOST_AT_ONCE = 4, 1024
+
 
 class Samples(Protocol):
     """A data set by index, such as any map-style `torch.utils.data.Dataset`."""
@@ -46,10 +49,18 @@ class Workload(ABC):
     training: Samples | Stream
     validation: Samples
     batch_size: int = 32  # samples per worker and micro-batch
-    evaluation_batch_size: int = 1024  # samples per forward pass of an evaluation
+    evaluation_batch_size: int | None = None  # samples per forward pass of an evaluation; None: `samples_at_once`
     loader_processes: int = 0  # per worker: processes that load and transform training samples in the background
     data_version: str = ""  # distinguishes data of the same size; a job resumes only on the same version
     metrics: Mapping[str, Direction] = {}  # what `evaluate` measures besides the loss, and which way is better
+
+    @property
+    def samples_at_once(self) -> int:
+        """The samples per forward pass of an evaluation: `evaluation_batch_size`, or 4 batches, at most 1,024 samples.
+
+        Without gradients, 4 batches take about as much memory as one that is trained.
+        """
+        return self.evaluation_batch_size or min(MOST_AT_ONCE, BATCHES_AT_ONCE * self.batch_size)
 
     @abstractmethod
     def model(self) -> nn.Module:

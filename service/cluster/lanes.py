@@ -14,6 +14,7 @@ from service.cluster.measured import Measured
 from service.cluster.probe_ends import Ends, Held
 from service.cluster.reports import Probe, Pushed
 from service.cluster.slots import STAGE
+from trainers.training import likeness
 from trainers.training.group import Group, Recovery
 from trainers.workload import WorkloadError
 
@@ -175,11 +176,10 @@ def for_a_lane(ask: Callable[[], Candidate | None], num_workers: int) -> Callabl
 
 def require_equal(groups: Sequence[Group]) -> None:
     """Raise WorkloadError unless all lanes have built the same model and data."""
-    if any(group.fingerprint != groups[0].fingerprint for group in groups):
-        raise WorkloadError(
-            "the lanes built different models or data from one seed: draw random numbers from the global "
-            "generators of torch, NumPy and Python only, and read the same files everywhere"
-        )
+    for group in groups:
+        names = likeness.differing(groups[0].likeness, group.likeness)
+        if names or group.fingerprint != groups[0].fingerprint:
+            raise WorkloadError(likeness.refusal("the lanes", names))
 
 
 def recovered(groups: Sequence[Group]) -> Recovery:

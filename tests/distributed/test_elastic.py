@@ -321,7 +321,7 @@ class Answering(WorkerGroup):
     def _outcome(self, rank: int, method: str) -> Outcome:
         if (rank, method, self._is_lost) == (1, "evaluate", False):
             return Outcome("death", "killed")
-        built = {"fingerprint": "", "metrics": {}, "matrices": None, "has_batch_norm": False}
+        built = {"fingerprint": "", "likeness": {}, "metrics": {}, "matrices": None, "has_batch_norm": False}
         answers = {"build": built, "connect": ("gloo", "cpu", self.shapes, self.nodes)}
         return Outcome("answer", answers.get(method))
 

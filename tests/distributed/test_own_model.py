@@ -23,9 +23,23 @@ def group(factory: str, **params: Any) -> ProcessGroup:
     return ProcessGroup(ReplicaConfig(workload=workload, optimizer=SgdConfig(), exchange=NoneConfig()), 2, device="cpu")
 
 
-def test_ranks_that_built_different_models_are_refused() -> None:
-    with pytest.raises(WorkloadError, match="built different models or data from one seed"):
-        group("Unequal")
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("weight", "parameter `0.weight`"),
+        ("buffer", "buffer `2.features`"),
+        ("split", "training samples, validation samples"),
+    ],
+)
+def test_ranks_that_built_different_models_or_data_are_refused_by_name(part: str, name: str) -> None:
+    with pytest.raises(WorkloadError, match=rf"built different models or data from one seed \({name} differ\)"):
+        group("Unequal", part=part)
+
+
+@pytest.mark.parametrize("part", ["augmentation", "rounding"])
+def test_ranks_whose_samples_are_random_or_whose_tables_are_rounded_otherwise_train(part: str) -> None:
+    with group("Unequal", part=part) as ranks:
+        assert not ranks.run(Segment(num_steps=1, learning_rate=0.1)).diverged
 
 
 @pytest.mark.parametrize(
@@ -45,6 +59,11 @@ def test_a_validation_set_smaller_than_the_group_is_evaluated_once() -> None:
 
     assert evaluation.num_samples == 1
     assert evaluation.loss == pytest.approx(evaluation.metrics["mae"] ** 2, rel=1e-5)
+
+
+def test_all_ranks_evaluate_smaller_batches_if_one_runs_out_of_memory() -> None:
+    with group("Large", fits=5) as ranks, group("Large", fits=50) as roomy:
+        assert ranks.evaluate().loss == pytest.approx(roomy.evaluate().loss)
 
 
 @pytest.mark.long

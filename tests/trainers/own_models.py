@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, random_split
 
 from trainers.segment import Direction
 from trainers.workload import Workload
@@ -48,6 +49,22 @@ class Regression(Workload):
 
     def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         return {"loss": self.loss(model, batch), "mae": (model(batch[0]) - batch[1]).abs().mean()}
+
+
+class Large(Regression):
+    """No more than `fits` samples at once can be evaluated, on rank 0 of several."""
+
+    def __init__(self, fits: int, evaluation_batch_size: int | None = None) -> None:
+        super().__init__()
+        self.fits, self.evaluation_batch_size = fits, evaluation_batch_size
+        self.evaluated: list[int] = []
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        is_full = not dist.is_initialized() or dist.get_rank() == 0
+        if is_full and len(batch[0]) > self.fits:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
+        self.evaluated.append(len(batch[0]))
+        return super().evaluate(model, batch)
 
 
 class Single(Regression):
@@ -679,13 +696,41 @@ class Broken(Regression):
 
 
 class Unequal(Regression):
-    """Its weights come from a generator of its own, which every process seeds in its own way."""
+    """One `part` comes from a generator of its own, which every process seeds in its own way."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self.part, draw = part, np.random.default_rng()
+        if part == "split":
+            own = torch.Generator().manual_seed(int(draw.integers(2**31)))
+            self.training, self.validation = random_split(self.training, [0.8, 0.2], own)
+        if part == "augmentation":
+            self.training = self.validation = Jittered(draw)
 
     def model(self) -> nn.Module:
         model = super().model()
-        with torch.no_grad():
-            model[0].weight.fill_(float(np.random.default_rng().random()))
+        drawn = torch.from_numpy(np.random.default_rng().normal(size=64)).float()
+        if self.part == "weight":
+            nn.init.constant_(model[0].weight, float(drawn[0]))
+        if self.part == "buffer":
+            model[2].register_buffer("features", drawn)
+        if self.part == "rounding":
+            model[2].register_buffer("features", torch.ones(64) * (1 + 1e-6 * drawn[0]))
         return model
+
+
+class Jittered(Dataset[tuple[Tensor, Tensor]]):
+    """Samples with noise from a generator of its own."""
+
+    def __init__(self, draw: np.random.Generator) -> None:
+        self.pairs, self.draw = TensorDataset(*samples(0, NUM_SAMPLES)), draw
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        inputs, target = self.pairs[index]
+        return inputs + float(self.draw.normal()), target
 
 
 class Stumbling(Regression):

@@ -263,6 +263,33 @@ def test_own_metrics_are_measured_on_the_whole_validation_set(replica: Train):
     assert evaluation.metrics == pytest.approx({"mae": expected})
 
 
+@pytest.mark.parametrize(("given", "expected"), [(None, [48, 2]), (20, [20, 20, 10])])
+def test_an_evaluation_takes_four_batches_at_once_unless_the_workload_says_it(
+    replica: Train, given: int | None, expected: list[int]
+):
+    ours = replica("Large", fits=1000, evaluation_batch_size=given)
+
+    ours.evaluate()
+
+    assert ours.workload.evaluated == expected
+
+
+def test_batches_that_a_gpu_has_no_room_for_are_halved_until_it_has(replica: Train):
+    ours, roomy = replica("Large", fits=13), replica("Large", fits=1000)
+
+    found = [ours.evaluate() for _ in range(2)]
+    del ours.workload.evaluated[:]
+    ours.evaluate()
+
+    assert [each.loss for each in found] == pytest.approx([roomy.evaluate().loss] * 2)
+    assert ours.workload.evaluated == [12, 12, 12, 12, 2]
+
+
+def test_a_sample_that_a_gpu_has_no_room_for_ends_the_evaluation(replica: Train):
+    with pytest.raises(torch.OutOfMemoryError, match="an evaluation of one sample: CUDA out of memory"):
+        replica("Large", fits=0).evaluate()
+
+
 @pytest.mark.parametrize(
     ("name", "optimizer", "params"),
     [

@@ -88,7 +88,7 @@ class ElasticGroup(Group):
         self.config, self.num_workers = group.config, group.num_workers
         self.backend, self.device = group.backend, group.device
         self.shapes, self.nodes = group.shapes, group.nodes
-        self.metrics, self.fingerprint = group.metrics, group.fingerprint
+        self.metrics, self.fingerprint, self.likeness = group.metrics, group.fingerprint, group.likeness
         self.matrices, self.has_batch_norm = group.matrices, group.has_batch_norm
         self.recovery = Recovery()
         self._present, self._connected = list(range(self.num_workers)), list(range(self.num_workers))

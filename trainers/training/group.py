@@ -15,7 +15,7 @@ from trainers import overload
 from trainers.exchange.topology import Nodes
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Direction, Evaluation, Segment, SegmentResult, Written
-from trainers.training import landscape
+from trainers.training import landscape, likeness
 from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.landscape import NUM_BATCHES, Landscape
@@ -47,6 +47,7 @@ class Group(ABC):
     nodes: Nodes  # the ranks on each node
     metrics: Mapping[str, Direction] = {}  # the workload's own
     fingerprint: str = ""  # identifies the training task
+    likeness: Mapping[str, Sequence[float] | str] = {}  # of what each rank built
     matrices: tuple[int, float, bool] | None = None  # of the new model, see `Replica.matrices`
     has_batch_norm: bool = False  # layers that keep running statistics as they train
     recovery = Recovery()  # a group that repairs nothing has spent nothing
@@ -238,12 +239,12 @@ class WorkerGroup(Group):
         """Record what the ranks built. Raises WorkloadError if any, also a later one, built another model or data."""
         if not self.fingerprint:
             self.fingerprint, self.metrics = built[0]["fingerprint"], built[0]["metrics"]
+            self.likeness = built[0]["likeness"]
             self.matrices, self.has_batch_norm = built[0]["matrices"], built[0]["has_batch_norm"]
-        if any(each["fingerprint"] != self.fingerprint for each in built):
-            raise WorkloadError(
-                "the workers built different models or data from one seed: draw random numbers from the global "
-                "generators of torch, NumPy and Python only, and read the same files everywhere"
-            )
+        for each in built:
+            names = likeness.differing(self.likeness, each["likeness"])
+            if names or each["fingerprint"] != self.fingerprint:
+                raise WorkloadError(likeness.refusal("the workers", names))
 
     def call_on(self, ranks: Collection[int], method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         """Send the call to `ranks`, and return their answers in this order. Raises as `call` does."""

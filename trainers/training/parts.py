@@ -55,8 +55,6 @@ def build(
 
     Raises WorkloadError for a model, parameter groups or an optimizer that cannot be trained.
     """
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # where a model is built that asks for "cuda"
     model = models.build(workload, config.seed, device=device, weights_url=config.workload.weights).to(device)
     chosen = contenders(config.optimizer)[0]  # of several, until `Group.rebuild` is told another
     optimizer = optimizers.build(chosen, workload, model, apart=config.blocks.leaves_out)

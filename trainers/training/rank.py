@@ -86,6 +86,7 @@ class Rank:
             self._workload = self._replica.workload
             return {
                 "fingerprint": self._replica.fingerprint(),
+                "likeness": self._replica.likeness(),
                 "metrics": dict(self._replica.workload.metrics),
                 "matrices": self._replica.matrices(),
                 "has_batch_norm": self._replica.has_batch_norm,

@@ -90,7 +90,7 @@ class RepairingGroup(Group):
         self._group = group
         self.config, self.shapes = group.config, group.shapes
         self.backend, self.device = group.backend, group.device
-        self.metrics, self.fingerprint = group.metrics, group.fingerprint
+        self.metrics, self.fingerprint, self.likeness = group.metrics, group.fingerprint, group.likeness
         self.matrices, self.has_batch_norm = group.matrices, group.has_batch_norm
         self.recovery = Recovery()
         self._history = History()

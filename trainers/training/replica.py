@@ -4,7 +4,7 @@ import gc
 import hashlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
@@ -28,11 +28,12 @@ from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, Written
 from trainers.snapshot import State
-from trainers.training import checkpoint, feed, landscape, model, parts, state_handover
+from trainers.training import checkpoint, feed, landscape, likeness, model, parts, state_handover
 from trainers.training.checkpoint import CheckpointError, Shard
 from trainers.training.course import Course
 from trainers.training.evaluated_state import EvaluatedState
 from trainers.training.landscape import Landscape
+from trainers.training.likeness import Likeness
 from trainers.workload import Workload
 from trainers.workloads import registry
 
@@ -64,9 +65,13 @@ class Replica:
         if device == "auto":
             device = f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
-        self.workload = workload or registry.build(config.workload)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # where data and models are built that ask for "cuda"
+        with random_state.seeded(0, self.device):  # as a split may be drawn there
+            self.workload = workload or registry.build(config.workload)
         self.parts = parts.build(config, self.workload, rank, num_workers, device=self.device)
         self.model = self.parts.model
+        self._evaluation_batch = self.workload.samples_at_once
         self._uploads = ThreadPoolExecutor(1, thread_name_prefix="upload")
         self._upload: Future[list[Shard]] | None = None  # the last that was begun
         self.backend = "none"  # until connected
@@ -118,6 +123,10 @@ class Replica:
     def fingerprint(self) -> str:
         """Return a hash that tells this training task from others; to be asked for before the first step."""
         return model.fingerprint(self.model, self.workload)
+
+    def likeness(self) -> Likeness:
+        """Return what all ranks must have alike, as `likeness.of` has it; to be asked for before the first step."""
+        return likeness.of(self.model, self.workload, self.device)
 
     @property
     def has_batch_norm(self) -> bool:
@@ -352,17 +361,17 @@ class Replica:
         """
         names = ("loss", *self.workload.metrics)
         num_samples = len(self.workload.validation)
-        sums = torch.zeros(len(names), dtype=torch.float64)
         evaluated = self._state_to_evaluate(averaged=averaged)
         has_average = bool(self.parts.average.tensors())
-        # The weights are lent before the modes change: a module that merges its adapters merges these.
-        lent, evaluating = model.lent(self.model, evaluated), model.evaluating(self.model)
-        with lent, evaluating, model.untouched(self.model), random_state.seeded(0, self.device):
-            share = torch.arange(num_samples)[self._present.index(self.rank) :: len(self._present)]
-            for indices in torch.split(share, self.workload.evaluation_batch_size):
-                if len(indices):  # a set smaller than the ranks leaves some without a share
-                    sums += len(indices) * self.parts.passes.measure(indices, names)
-        self._node_links.all_reduce_sum(sums, {"control": sums.nbytes})
+        while (sums := self._sums(evaluated, names)) is None:
+            largest = min(self._evaluation_batch, math.ceil(num_samples / len(self._present)))
+            self._evaluation_batch = largest // 2  # on all ranks: a metric may depend on it
+            log.warning(
+                "evaluating %d samples at once takes more memory than a GPU has; from now on, %d: see "
+                "`evaluation_batch_size` of the workload",
+                largest,
+                self._evaluation_batch,
+            )
         means = dict(zip(names, (sums / num_samples).tolist(), strict=True))
         return Evaluation(
             loss=means.pop("loss"),
@@ -373,3 +382,24 @@ class Replica:
             bytes_sent=(self._node_links.between.ledger.take(),),
             bytes_within=(self._node_links.within.ledger.take(),),
         )
+
+    def _sums(self, evaluated: Mapping[str, Tensor], names: Sequence[str]) -> Tensor | None:
+        """Return the sums over the validation set of what `names` say, `(len(names),)` in float64; collective.
+
+        None if a rank ran out of its GPU's memory. Raises OutOfMemoryError if it did so with a single sample.
+        """
+        sums = torch.zeros(len(names) + 1, dtype=torch.float64)  # the last: ranks that ran out of memory
+        share = torch.arange(len(self.workload.validation))[self._present.index(self.rank) :: len(self._present)]
+        # The weights are lent before the modes change: a module that merges its adapters merges these.
+        lent, evaluating = model.lent(self.model, evaluated), model.evaluating(self.model)
+        with lent, evaluating, model.untouched(self.model), random_state.seeded(0, self.device):
+            try:
+                for indices in torch.split(share, self._evaluation_batch):
+                    if len(indices):  # a set smaller than the ranks leaves some without a share
+                        sums[:-1] += len(indices) * self.parts.passes.measure(indices, names)
+            except torch.OutOfMemoryError as error:
+                if self._evaluation_batch == 1 or len(share) == 1:
+                    raise torch.OutOfMemoryError(f"an evaluation of one sample: {error}") from error
+                sums[-1] = 1
+        self._node_links.all_reduce_sum(sums, {"control": sums.nbytes})
+        return None if sums[-1] else sums[:-1]

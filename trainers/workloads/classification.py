@@ -17,6 +17,7 @@ class Classification(Workload):
 
     training: TensorDataset
     metrics: Mapping[str, Direction] = {"accuracy": "max"}
+    evaluation_batch_size = 1024
 
     def labels(self) -> Tensor:
         return self.training.tensors[-1]

@@ -29,6 +29,7 @@ class Diamonds(Workload):
     """53,940 diamonds, split 80 : 20. Batches are features `(b, 26)` and log prices `(b,)`, both standardised."""
 
     metrics: Mapping[str, Direction] = {"mae": "min"}  # of the natural logarithm of the price
+    evaluation_batch_size = 1024
 
     def __init__(self, config: DiamondsMlp) -> None:
         path = data.find(

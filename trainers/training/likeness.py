@@ -1,0 +1,120 @@
+"""Compare what the ranks built: parameters by their bits, buffers and samples by a few numbers of each.
+
+The machines of a job may decode pictures, or compute tables, a little differently, so numbers need only be close.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainers import random_state
+from trainers.workload import Workload
+
+#: Numbers, or a text that must be the same, by the name of what they describe. JSON-compatible.
+Likeness = Mapping[str, Sequence[float] | str]
+#: Samples of a data set, and entries of a tensor, that are looked at.
+NUM_SAMPLES, NUM_ENTRIES = 4, 1 << 16
+#: Numbers that differ by less are alike: relative to the larger one, or below this.
+RELATIVE, ABSOLUTE = 1e-3, 1e-5
+#: Names in a message before it says how many more there are.
+_NAMED = 5
+
+
+def of(model: nn.Module, workload: Workload, device: torch.device) -> Likeness:
+    """Return what all ranks must have alike before the first step.
+
+    Samples are fetched twice. Data that differ then, as random ones of a generator of their own do, tell nothing. If
+    `loader_processes` read the training data, they are not opened here: some files do not bear to be opened before.
+    """
+    found: dict[str, Sequence[float] | str] = {
+        f"parameter `{name}`": f"{zlib.crc32(_bytes(parameter)):08x}" for name, parameter in model.named_parameters()
+    }
+    found |= {f"buffer `{name}`": sketch(buffer) for name, buffer in model.named_buffers()}
+    sets: dict[str, Any] = {"training": workload.training, "validation": workload.validation}
+    found["the sizes of the data, or `data_version`"] = repr(
+        ([len(each) for each in sets.values() if isinstance(each, Sized)], workload.data_version)
+    )
+    for name, data in sets.items():
+        if hasattr(data, "batches") or (name == "training" and workload.loader_processes):
+            continue
+        first, again = _samples(data, device), _samples(data, device)
+        found[f"{name} samples"] = first if are_close(first, again) else ()
+    return found
+
+
+def _bytes(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def differing(mine: Likeness, theirs: Likeness) -> list[str]:
+    """Return the names of what is not alike, also of what only one of them has."""
+    return [name for name in {**mine, **theirs} if not _are_alike(mine.get(name), theirs.get(name))]
+
+
+def refusal(who: str, differing: Sequence[str]) -> str:
+    """Return the message for `who` has built what is `differing`."""
+    more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
+    named = f" ({', '.join(differing[:_NAMED])}{more} differ)" if differing else ""
+    return (
+        f"{who} built different models or data from one seed{named}: draw random numbers from the global generators "
+        "of torch, NumPy and Python only, and read the same files everywhere"
+    )
+
+
+def _are_alike(mine: Sequence[float] | str | None, theirs: Sequence[float] | str | None) -> bool:
+    if mine is None or theirs is None or isinstance(mine, str) or isinstance(theirs, str):
+        return mine == theirs
+    return are_close(mine, theirs)
+
+
+def are_close(mine: Sequence[float], theirs: Sequence[float]) -> bool:
+    """Return whether both have as many numbers, which are close one by one."""
+    return len(mine) == len(theirs) and all(
+        a == b or math.isclose(a, b, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (math.isnan(a) and math.isnan(b))
+        for a, b in zip(mine, theirs, strict=True)
+    )
+
+
+def _samples(data: Any, device: torch.device) -> list[float]:
+    """Return the numbers of a few samples, spread over `data`. Each is drawn from the same generators on every rank."""
+    last = len(data) - 1
+    with random_state.seeded(0, device):
+        places = sorted({round(last * part / (NUM_SAMPLES - 1)) for part in range(NUM_SAMPLES)})
+        return [number for place in places for number in _numbers(data[place])]
+
+
+def _numbers(sample: Any) -> Iterator[float]:
+    """Yield a few numbers of each part of a sample. Parts of unknown types have none."""
+    match sample:
+        case Tensor() if sample.layout is torch.strided:
+            yield from sketch(sample)
+        case bool() | int() | float():
+            yield float(sample)
+        case str() | bytes():
+            yield float(zlib.crc32(sample.encode() if isinstance(sample, str) else sample))
+        case Mapping():
+            for value in sample.values():
+                yield from _numbers(value)
+        case tuple() | list():
+            for value in sample:
+                yield from _numbers(value)
+        case _ if hasattr(sample, "__array_interface__") and (array := np.asarray(sample)).dtype.kind in "biufc":
+            yield from sketch(torch.from_numpy(array.copy()))
+
+
+def sketch(tensor: Tensor) -> list[float]:
+    """Return the size of `tensor`, its norm, and its direction's component along a fixed one.
+
+    That of another tensor is another one, and rounding hardly moves it. Only some entries of a large one count.
+    """
+    entries = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    flat = entries.detach().reshape(-1)
+    some = flat[:: max(1, len(flat) // NUM_ENTRIES)].double().cpu()
+    norm = float(torch.linalg.vector_norm(some))
+    along = torch.randn(len(some), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return [float(len(flat)), norm, float(some @ along) / norm if norm else 0.0]
