@@ -1,6 +1,6 @@
 """Rank 0's part in a tuned loop: the orders that all ranks carry out, in a run whose first steps may only be timed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from statistics import median, median_low
 from typing import Any
 
@@ -8,7 +8,7 @@ from search import strategies
 from search.budget.link import StepCost
 from search.config import Budget
 from search.loop import pacing
-from search.loop.orders import Begun, Loop, Orders, Task
+from search.loop.orders import Begun, Loop, Order, Orders, Taken, Task
 from search.loop.pacing import FIRST_PUSH
 from search.loop.series import Series
 from search.protocol import Strategy
@@ -42,9 +42,9 @@ class Leader:
 
     def orders(self) -> Orders:
         """Yield the orders to all ranks until the budget is spent."""
-        if self._num_timed:
-            yield from self._time()
-        yield from self.loop.orders()
+        is_over = bool(self._num_timed) and (yield from self._time())
+        if not is_over:
+            yield from self.loop.orders()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a loop had this `state_dict`: `orders` begins with the order that it had no answer to."""
@@ -53,15 +53,19 @@ class Leader:
         self._num_timed = 0
         self.loop = Loop(strategy, self._budget, clock=self._clock, begun=begun)
 
-    def _time(self) -> Orders:
+    def _time(self) -> Generator[Order, Taken | None, bool]:
         """Measure the cost of a step, and build the strategy anew with it. The search is charged for these steps.
 
         If the budget is too small for a whole round, or a loss is not finite, the strategy begins as if nothing were
-        timed.
+        timed. If these steps have spent the budget, they stay: the run would have trained nothing. Returns whether they
+        have.
         """
         loop, series, opening = self.loop, Series(), self._space.opening
         yield from loop.order(Task.SNAPSHOT)
         yield from loop.take(Task.PROBE, series, [opening] * FIRST_PUSH)
+        if pacing.is_reached(self._whole, loop.spent(), series.cost) and not series.diverged:
+            yield from loop.order(Task.ACCEPT, [opening] * series.num_steps)
+            return True
         rest = self._num_timed - FIRST_PUSH
         fits = not series.diverged and rest <= TIMED_PART * self._steps_left(series)
         if fits and rest:
@@ -70,11 +74,16 @@ class Leader:
         if fits and not series.diverged:
             step = cost_of_rounds(series, self._interval)
             loop.strategy = self._build(space=self._space.model_copy(update={"step": step}))
+        return False
+
+    @property
+    def _whole(self) -> Allowance:
+        return pacing.within(Allowance(), self._budget)
 
     def _steps_left(self, series: Series) -> float:
         """Return how many steps still fit in the budget, by the median seconds of a step: the first may compile."""
         usual = StepCost(bytes=series.bytes_sent / series.num_steps, seconds=median(series.step_seconds[1:]))
-        return pacing.steps_left(pacing.within(Allowance(), self._budget), self.loop.spent(), usual)
+        return pacing.steps_left(self._whole, self.loop.spent(), usual)
 
 
 def cost_of_rounds(series: Series, interval: int) -> StepCost:

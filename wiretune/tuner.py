@@ -145,7 +145,8 @@ class Tuner:
         self._kind, self._unit = space.optimizer, guess if space.optimizer == OWN and not multiplies else 1.0
         self._committed = array("d")  # the values of each step that stays, in a row: a run may have millions of steps
         build = partial(strategies.build, config, seed=seed, budget=budget)
-        asks_for_length = isinstance(config, StagedConfig) and budget.steps is None  # the run's length in steps
+        # Seconds or bytes may end the run long before a cap in steps does: its length follows from a step's cost.
+        asks_for_length = isinstance(config, StagedConfig) and not (budget.seconds is budget.bytes is None)
         num_timed = steps_to_time(space) if asks_for_length else 0
         interval = space.period_of(space.opening) // handle.config.sync.num_parts
         self._leader = Leader(build, space, budget, clock=clock, num_timed=num_timed, interval=interval)
@@ -216,7 +217,8 @@ class Tuner:
             RuntimeError: no step is committed yet.
         """
         if not self._committed:
-            raise RuntimeError("no step is committed yet, so there is no schedule: ask again when the tuner is over")
+            remedy = "the search ended before its first commit" if self.is_over else "ask again when the tuner is over"
+            raise RuntimeError(f"no step is committed yet, so there is no schedule: {remedy}")
         entries = entries_of(self._committed, unit=self._unit)
         return Schedule(optimizer=self._kind, num_steps=self._num_committed, entries=entries)
 
@@ -297,6 +299,10 @@ class Tuner:
         """Carry out the orders of rank 0; `send` takes the loss of each step."""
         while (order := self._ordered()).task not in (Task.STOP, Task.GIVE_UP):
             self.is_probing = order.task == Task.PROBE
+            if order.task == Task.ACCEPT:
+                self._commit(order.steps)
+                self._taken = None
+                continue
             self._rewind(order.task)
             yield from self._step(order)
             self._taken = self._mean()
@@ -331,9 +337,14 @@ class Tuner:
             progress.num_steps += 1
             progress.step_seconds.append(self._clock() - started)
             if order.task == Task.COMMIT:
-                self._committed.extend(number_of(values, name) for name in TOLD)
+                self._commit([values])
         if progress.losses and not math.isfinite(progress.kept_loss):
             progress.kept_loss = progress.losses[0]  # of the first probe, before its first update
+
+    def _commit(self, steps: Sequence[Values]) -> None:
+        """Note the values of `steps` that stay."""
+        for values in steps:
+            self._committed.extend(number_of(values, name) for name in TOLD)
 
     @property
     def _num_committed(self) -> int:

@@ -35,6 +35,7 @@ class Task(IntEnum):
     GIVE_UP = 5  # end, since commits keep diverging; the steps have the values that failed
     HOLD = 6  # keep a copy of a probe's end, beside that of the committed state
     KEEP = 7  # go to that end
+    ACCEPT = 8  # count the steps of the probe just taken as committed; they have these values. No loop gives this order
 
 
 class Order(NamedTuple):

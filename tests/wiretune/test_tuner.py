@@ -400,6 +400,48 @@ def test_seconds_end_the_search_and_the_run_though_steps_become_slower():
     assert abs(now - 20) <= 4 * 0.04
 
 
+def searched_in_seconds(**budget: int) -> wiretune.Tuner:
+    """Return a tuner after its first search, in a loop whose steps take 0.02 s."""
+    now, script = 0.0, Script()
+    handle = attach(script.model, script.optimizer)
+    script.tuner = tuner = wiretune.Tuner(
+        handle, BoConfig(), budget=Budget(**budget), seed=0, batch_size=8, clock=lambda: now
+    )
+    while not tuner.decisions:
+        now += 0.02
+        script.step()
+    return tuner
+
+
+def test_a_second_cap_that_is_never_reached_changes_no_search():
+    [alone], [capped] = (searched_in_seconds(seconds=40, **more).decisions for more in ({}, {"steps": 10**6}))
+
+    assert (capped.values, capped.search_steps) == (alone.values, alone.search_steps)
+
+
+def test_a_budget_that_the_timed_steps_spend_keeps_them():
+    now, script = 0.0, Script()
+    handle = attach(script.model, script.optimizer)
+    script.tuner = tuner = wiretune.Tuner(handle, BoConfig(), budget=Budget(seconds=3), seed=0, clock=lambda: now)
+
+    while not tuner.is_over:
+        now += 1.0
+        script.step()
+
+    assert script.losses[-1] < script.losses[0] and len(script.losses) == tuner.schedule().num_steps == 4
+    assert not tuner.is_probing
+
+
+def test_a_search_that_ends_before_its_first_commit_says_so():
+    script = Script(controller={"kind": "bo"}, steps=STEPS)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+    tuner.stop()
+
+    with pytest.raises(RuntimeError, match="the search ended before its first commit"):
+        tuner.schedule()
+
+
 @pytest.mark.parametrize(("batch_size", "num_steps"), [(32, 7), (8, 14)])
 def test_seconds_are_searched_in_probes_as_long_as_those_of_as_many_steps(batch_size: int, num_steps: int):
     now, script, budget = 0.0, Script(), Budget(seconds=40)
