@@ -211,6 +211,7 @@ class SearchSpace(Value):
     link: Link | None = None  # as measured before the first step; None: not measured
     step: StepCost | None = None  # the cost of a step as measured before the first one; None: not measured
     num_alone: int = Field(1, ge=1)  # coarse probes at a time, each by one worker alone; 1: all workers train each
+    alone_s: float | None = Field(None, ge=0)  # seconds of a step of one worker alone, at most; None: not known
     batch_size: int | None = Field(None, ge=1)  # samples in a step of a coarse probe; None: not known
     weights: Weights | None = None  # None: not known
     first_loss: float | None = None  # of the model before its first step; None: not known

@@ -173,12 +173,10 @@ def is_too_slow(setup: SearchSetup, stage: Stage, reading: Reading) -> bool:
 def coarse_cost(setup: SearchSetup, stage: Stage, num_probes: int) -> Amounts:
     """Return what `num_probes` coarse probes cost. Those of one round cost as much as one.
 
-    The first finished probe shows the cost of a step, and before it the warm-up. Where workers probe alone the warm-up
-    does not count: alone they send nothing, and wait for nobody.
+    The first finished probe shows the cost of a step, and before it the warm-up.
     """
     first = _first_timed(stage)
-    warm_up = setup.step_cost if setup.space.num_alone == 1 else None
-    cost = steps_cost(setup, warm_up if first is None else spending.step_cost(setup.budget, first))
+    cost = steps_cost(setup, setup.coarse_step_cost if first is None else spending.step_cost(setup.budget, first))
     num_rounds = math.ceil(num_probes / setup.space.num_alone)
     return spending.scale(cost, setup.coarse_steps * num_rounds)
 

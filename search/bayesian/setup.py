@@ -73,6 +73,15 @@ class SearchSetup:
         return {unit: cost[unit] for unit in spending.caps(self.budget) if unit in cost}
 
     @property
+    def coarse_step_cost(self) -> spending.Amounts:
+        """The same for a coarse probe. A worker that trains alone sends nothing, and waits for nobody."""
+        if self.space.num_alone == 1:
+            return self.step_cost
+        seconds = {} if self.space.alone_s is None else {"seconds": self.space.alone_s}
+        cost = {"steps": 1.0, "bytes": 0.0} | seconds
+        return {unit: cost[unit] for unit in spending.caps(self.budget) if unit in cost}
+
+    @property
     def search_fraction(self) -> float:
         """The largest share of the budget that probes may spend."""
         return self.config.search_fraction(self.num_steps)

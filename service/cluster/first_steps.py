@@ -28,3 +28,14 @@ def step_cost(result: SegmentResult) -> StepCost | None:
         return None
     sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
     return StepCost(bytes=sent, seconds=min(result.step_seconds[1:] or result.step_seconds))
+
+
+def alone_seconds(result: SegmentResult) -> float | None:
+    """Return the most seconds that a step takes a worker that exchanges nothing; None if there is no step.
+
+    It is the fastest step's time, or the mean compute if that is less: the first step may load libraries in it.
+    """
+    step, times = step_cost(result), result.times
+    if step is None or times is None:
+        return step and step.seconds
+    return min(step.seconds, times.compute / len(result.step_seconds))

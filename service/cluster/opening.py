@@ -9,7 +9,7 @@ from search.config import StagedConfig, WideConfig
 from search.space import Axis, SearchSpace, Weights
 from search.types import Values
 from service.cluster import exchange_probing
-from service.cluster.first_steps import step_cost, warm_up
+from service.cluster.first_steps import alone_seconds, step_cost, warm_up
 from service.cluster.slots import STAGE
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig
@@ -50,6 +50,7 @@ def opening_space(
         **_landscape(spec, groups[0]),
         "warms_up": any(each.warmup_steps for each in contenders(spec.replica.optimizer)),
         "num_alone": num_alone,
+        "alone_s": min((each for each in map(alone_seconds, warm_ups) if each is not None), default=None),
         "batch_size": samples and samples * (groups[0].num_workers if num_alone == 1 else 1),
     }
     return space.model_copy(update=known), warm_ups

@@ -13,7 +13,7 @@ from service.cluster.opening import opening_space
 from service.job.parts import TrialSpec
 from service.wire.records import MetricPoints, ProbeDone, StageDecided, TrialFinished
 from tests.support.small_trials import Memory, digits_trial
-from trainers.segment import Segment, SegmentResult
+from trainers.segment import Segment, SegmentResult, StepTimes
 from trainers.workload import WorkloadError
 
 JOB: dict[str, Any] = {
@@ -73,6 +73,18 @@ def test_the_search_knows_the_samples_of_a_probes_step(partition: Any, samples: 
     spec = digits_trial(partition=partition, controller={"kind": "bo"})
 
     assert opening_space(spec, [group])[0].batch_size == samples  # a worker that probes alone has its own alone
+
+
+@pytest.mark.parametrize(("compute", "alone_s"), [(0.0006, 0.0002), (0.3, 0.001), (None, 0.001)])
+def test_a_step_of_a_worker_alone_takes_the_warm_ups_compute_at_most(
+    compute: float | None, alone_s: float, group: Any
+) -> None:
+    run, times = group.run, compute and StepTimes(compute=compute, exposed=0.5, compress=0.0, wire=0.5)
+    group.run = lambda segment: run(segment).model_copy(update={"times": times})  # of its three steps
+
+    space, _ = opening_space(digits_trial(controller={"kind": "bo"}), [group])
+
+    assert space.alone_s == pytest.approx(alone_s)
 
 
 def test_the_search_knows_what_the_workers_model_begins_with(group: Any) -> None:
@@ -355,7 +367,7 @@ def test_an_evaluation_that_outlasts_the_budget_leaves_all_of_it_to_the_steps(
         return result
 
     group.run = lambda segment: takes(0.001 * segment.num_steps, run(segment))
-    group.evaluate = lambda: takes(10.0, evaluate())
+    group.evaluate = lambda **how: takes(10.0, evaluate(**how))
     monkeypatch.setattr("service.cluster.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
     trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
 

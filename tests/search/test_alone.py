@@ -150,6 +150,13 @@ def test_a_journal_from_before_goes_on_with_all_workers_together() -> None:
     assert candidate is not None and not candidate.alone
 
 
+@pytest.mark.parametrize(("alone_s", "is_probed"), [(0.25, True), (10.0, False)])
+def test_a_round_of_workers_alone_has_to_fit_before_it_begins(alone_s: float, is_probed: bool) -> None:
+    searching, _ = _searched(Budget(seconds=300.0), 5, alone_s=alone_s)
+
+    assert bool(searching.rounds) == is_probed
+
+
 @pytest.mark.parametrize("budget", [Budget(seconds=10_000.0), Budget(bytes=1_000_000)])
 def test_steps_without_an_exchange_are_no_measure_of_those_with_one(budget: Budget) -> None:
     searching, decision = _searched(budget, 2)
