@@ -1,4 +1,4 @@
-"""`wiretune backup`, `restore` and `migrate`: copy a service's state, put it back, and update its schema."""
+"""`wiretune backup`, `restore`, `migrate` and `compact`: copy a service's state, put it back, update and shrink it."""
 
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +9,7 @@ import typer
 from api.cli import figures
 from api.cli.terminal import AsJson, print_json, read_settings, told_plainly
 from service.control import backup as backups
+from service.control.database.compaction import compact as compacted
 from service.control.database.schema import revisions
 from service.control.store import Store
 
@@ -58,3 +59,14 @@ def migrate(as_json: AsJson = False) -> None:
         print_json({"revision": revision})
     else:
         typer.echo(f"the database is at revision {revision}")
+
+
+@app.command()
+def compact(as_json: AsJson = False) -> None:
+    """Give the disk the space back that deleted jobs left in a SQLite database. Stop the service first."""
+    with told_plainly():
+        made = compacted(read_settings())
+    if as_json:
+        print_json({"bytes_before": made.before, "bytes_after": made.after})
+    else:
+        typer.echo(f"the database has {figures.size(made.after)}; it had {figures.size(made.before)}")

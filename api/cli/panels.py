@@ -16,7 +16,7 @@ PANELS = {
     ),
     "Choose a method": ("methods", "advise", "predict", "validate"),
     "The service": ("serve", "doctor", "page", "me", "queue"),
-    "Operate it": ("keys", "quota", "audit", "clean", "backup", "restore", "migrate"),
+    "Operate it": ("keys", "quota", "audit", "clean", "backup", "restore", "migrate", "compact"),
 }
 _PANEL_OF = {command: panel for panel, commands in PANELS.items() for command in commands}
 

@@ -4,7 +4,7 @@ import re
 import secrets
 from collections.abc import Collection
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from search.budget import spending
@@ -166,6 +166,12 @@ def last_resumable(session: Session, trial_id: str) -> StageRow | None:
     """Return the stage, closed or checkpointed, from which a later attempt resumes; None: it starts anew."""
     resumable = select(StageRow).where(StageRow.trial_id == trial_id, StageRow.resume_step.is_not(None))
     return session.scalars(resumable.order_by(StageRow.stage.desc()).limit(1)).first()
+
+
+def drop_resumes(session: Session, trial_id: str, *, before: int) -> None:
+    """Drop the resumes of stages `before` a number: a trial only goes on from its last one, and they are large."""
+    earlier = (StageRow.trial_id == trial_id, StageRow.stage < before, StageRow.resume_step.is_not(None))
+    session.execute(update(StageRow).where(*earlier).values(resume=None, resume_step=None))
 
 
 def preempt(job: JobRow, by: JobRow, *, now: float) -> None:

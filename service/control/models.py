@@ -260,7 +260,7 @@ class StageRow(Base):
     threshold: Mapped[float | None]
     loss: Mapped[float | None]  # the forecast loss, as measured at the end
     bill: Mapped[Json | None]  # the trial's, up to `resume`
-    resume: Mapped[Json | None] = mapped_column(deferred=True)
+    resume: Mapped[Json | None] = mapped_column(deferred=True)  # of the last stage alone
     resume_step: Mapped[int | None]  # committed steps in `resume`
 
 

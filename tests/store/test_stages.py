@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
+from service.control.models import StageRow
 from service.errors import Fenced, InvalidJob
 from service.wire.records import (
     Bill,
@@ -284,3 +286,23 @@ def test_stages_that_are_asked_for_by_number_come_alone_with_all_that_is_theirs(
     every = store.stages(driver.job_id, with_posterior=True)
 
     assert store.stages(driver.job_id, numbers=[2, 0, 7], with_posterior=True) == (every[0], every[2])
+
+
+def test_only_the_last_stage_keeps_what_a_trial_resumes_from(store, driver, begin):
+    def kept():
+        with store._db.reading() as session:
+            return list(session.scalars(select(StageRow.resume).order_by(StageRow.stage)))
+
+    for stage in range(3):
+        driver.decide(stage, first_step=10 * stage)
+        driver.close(stage, num_steps=10, step=10 * stage + 10, bill=BILL, resume={"at": stage})
+    driver.decide(3, first_step=30)
+    before = kept()
+    checkpoint = Checkpointed(trial_id=driver.trial_id, stage=3, step=35, bill=BILL, resume={"at": 3})
+    driver.send(checkpoint, stream=driver.trial_id)
+
+    assert (before, kept()) == ([None, None, {"at": 2}, None], [None, None, None, {"at": 3}])
+    store.attempts.lose(driver.job_id, 1, reason="lost")
+    begin(driver.job_id)
+    assert store.attempts.brief(driver.job_id, 2).trials[0].resume == {"at": 3}
+    assert [stage.num_steps for stage in store.stages(driver.job_id)] == [10, 10, 10, None]

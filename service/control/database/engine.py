@@ -17,6 +17,7 @@ from service.errors import Unavailable
 NUM_READERS = 30
 _NUM_KEPT = 10  # connections that stay open
 _BUSY_TIMEOUT_MS = 10_000
+_MAX_WAL_BYTES = 64_000_000  # SQLite cuts its log to this after a large transaction
 _BACKENDS = ("sqlite", "postgresql")
 _ALLOWED = "allowed: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
 #: Default options of PostgreSQL's client. Without them, a vanished server blocks the writer until the kernel gives up
@@ -109,6 +110,7 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
     # Python's driver would begin transactions late and break savepoints, so `connect` begins them.
     connection.isolation_level = None
     connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA journal_size_limit = {_MAX_WAL_BYTES}")
     connection.execute("PRAGMA synchronous = FULL")  # NORMAL survives a killed process, not a power cut
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
