@@ -640,6 +640,10 @@ class Broken(Regression):
                 model.register_buffer("mask", torch.ones(1, 2).expand(3, 2))
             case "complex128":
                 model.register_buffer("turns", torch.zeros(4, dtype=torch.complex128))
+            case "conjugated":
+                model.register_buffer("turns", torch.ones(4, dtype=torch.complex64).conj())
+            case "negated":
+                model.register_buffer("turns", torch.ones(4, dtype=torch.complex64).conj().imag)
             case "extra state":
                 model.append(Scaled())
             case "sparse":

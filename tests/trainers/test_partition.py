@@ -83,6 +83,13 @@ def test_a_step_beyond_a_workers_share_is_refused(make_config: MakeConfig):
         feed.build(workload, make_config(partition=ByLabelPartition()), 4)
 
 
+def test_a_larger_batch_than_a_workers_share_is_refused_with_the_size_of_the_share(make_config: MakeConfig):
+    fed = feed.build(registry.build(DigitsMlp(batch_size=16)), make_config(partition=ByLabelPartition()), 4)
+
+    with pytest.raises(WorkloadError, match=r"a worker's share of 359 of the 1438 training samples, got 400"):
+        fed.batch(feed.Place(0, 0, 0), 400)
+
+
 def test_built_in_workloads_are_known_to_have_labels_or_not(small_data):
     for config in (DigitsMlp(), DiamondsMlp(), StdlibLm(), FlightsEmbedding(), MinilmLora()):
         assert config.has_labels == (registry.build(config).labels() is not None)

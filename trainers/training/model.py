@@ -249,6 +249,9 @@ def _check_written(name: str, tensor: Tensor) -> None:
     """Raise WorkloadError for a tensor that no checkpoint can hold."""
     if tensor.layout is not torch.strided:
         raise WorkloadError(f"{name} is sparse ({tensor.layout}), which no checkpoint holds: add `.to_dense()`")
+    for bit, remedy in ((tensor.is_conj(), "resolve_conj"), (tensor.is_neg(), "resolve_neg")):
+        if bit:
+            raise WorkloadError(f"{name} is a view that computes its values when they are read: add `.{remedy}()`")
     if tensor.dtype in _UNWRITTEN:
         raise WorkloadError(
             f"{name} is {tensor.dtype}, which no checkpoint holds: keep it as torch.complex64, or as real numbers "

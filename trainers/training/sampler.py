@@ -30,8 +30,7 @@ class Sampler:
     def __post_init__(self) -> None:
         if self.step_samples > self.num_samples:
             raise ValueError(
-                f"`batch_size` {self.batch_size} x `accumulate` {self.accumulate} x {self.num_workers} "
-                f"workers "
+                f"`batch_size` {self.batch_size} x `accumulate` {self.accumulate} x {self.num_workers} workers "
                 f"must be at most the {self.num_samples} training samples, got {self.step_samples}"
             )
 
@@ -62,8 +61,12 @@ class PartitionedSampler:
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        for share in self.shares:
-            self._within(len(share))
+        smallest, step_samples = min(map(len, self.shares)), self.accumulate * self.batch_size
+        if step_samples > smallest:
+            raise ValueError(
+                f"`batch_size` {self.batch_size} x `accumulate` {self.accumulate} must be at most a worker's share of "
+                f"{smallest} of the {sum(map(len, self.shares))} training samples, got {step_samples}"
+            )
 
     def _within(self, num_samples: int) -> Sampler:
         return Sampler(
