@@ -20,18 +20,11 @@ from typing import Any
 
 import torch
 from rows import append, read
-from torch.func import functional_call
 
-from search import strategies
-from search.config import BoConfig, Budget
-from search.optimizer_traits import usual_rate_told_by
-from search.space import SearchSpace
-from search.types import Values
-from suite.controlled import train
+from suite.controlled import searched
 from suite.tasks import TASKS
 from suite.training import Line
-from trainers.training.landscape import NUM_BATCHES
-from trainers.training.model import NUM_BATCHES as BATCHES_OF_STATISTICS
+from trainers.training.model import NUM_BATCHES
 from trainers.training.weight_average import WeightAverage
 from trainers.workload import WorkloadError
 
@@ -83,11 +76,11 @@ class Averaged(Line):
         for layer in layers:
             layer.reset_running_stats()
             layer.momentum = None  # the mean of all
-        for ahead in range(BATCHES_OF_STATISTICS if layers else 0):
+        for ahead in range(NUM_BATCHES if layers else 0):
             model(self.data[0][self._sampler.indices(self.step + ahead, rank=0)])
         model.eval()
         inputs, targets = (each[:num_samples] for each in self.workload.validation.tensors)
-        return float(self.workload._task.loss(functional_call(model, {}, (inputs,)), targets))
+        return float(self.workload._task.loss(model(inputs), targets))
 
 
 def run(tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[int], part: Sequence[int]) -> None:
@@ -98,29 +91,13 @@ def run(tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[int], part: 
         if (task, length, seed) in done:
             continue
         try:
-            weights, averaged = (_exported(kind(TASKS[task], seed), length, seed) for kind in (Line, Averaged))
+            lines = Line(TASKS[task], seed), Averaged(TASKS[task], seed)
+            weights, averaged = (searched(line, TASKS[task].guess, length, seed).best.loss for line in lines)
         except WorkloadError as error:  # its data are not on this machine
             print(f"{task}: {error}", file=sys.stderr)
             continue
         row = {"task": task, "steps": length, "seed": seed, "weights": weights, "averaged": averaged}
         append(FILE, row | {"date": datetime.now(UTC).date().isoformat()})
-
-
-def _exported(line: Line, steps: int, seed: int) -> float:
-    """Return the validation loss of what `bo` exports."""
-    task, config = TASKS[line.workload._task.name], BoConfig()
-    is_measured = config.trusts_usual(task.optimizer) and usual_rate_told_by(task.optimizer) == "sharpness"
-    landscape = line.landscape() if is_measured else {}
-    left = steps - (2 * NUM_BATCHES if landscape else 0)
-    space = SearchSpace(
-        optimizer=task.optimizer,
-        batch_size=task.batch_size,
-        guess=Values(learning_rate=task.guess),
-        weights=line.weights,
-        **landscape,
-    )
-    strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
-    return train(line, strategy, left).best.loss
 
 
 def table() -> None:
