@@ -1,5 +1,7 @@
 """Warm-up steps before a run's clock starts. Libraries load and connections open in them; they are discarded."""
 
+import math
+
 from search.budget.link import StepCost
 from search.types import Values
 from service.cluster.measured import bytes_per_worker
@@ -35,7 +37,8 @@ def alone_seconds(result: SegmentResult) -> float | None:
 
     It is the fastest step's time, or the mean compute if that is less: the first step may load libraries in it.
     """
-    step, times = step_cost(result), result.times
-    if step is None or times is None:
-        return step and step.seconds
-    return min(step.seconds, times.compute / len(result.step_seconds))
+    step = step_cost(result)
+    if step is None:
+        return None
+    mean = math.inf if result.times is None else result.times.compute / len(result.step_seconds)
+    return min(step.seconds, mean)
