@@ -90,7 +90,8 @@ def plot(client: Sender, job_ids: Sequence[str]) -> Plot:
 def calls_for(job_ids: Sequence[str], answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
     """Return the next calls that a page of these jobs needs, by path; empty once `answers` is complete."""
     if answers:
-        return {} if len(job_ids) > 1 else _more_told(job_ids[0], answers) | _measured(job_ids[0], answers)
+        measured = {path: call for each in job_ids for path, call in _measured(each, answers).items()}
+        return measured if len(job_ids) > 1 else _more_told(job_ids[0], answers) | measured
     first, *others = (f"/v1/jobs/{each}" for each in job_ids)
     snapshots = {f"/v1/jobs/{each}/snapshot": calls.snapshot(each, max_points=_MAX_POINTS) for each in job_ids}
     if others:
@@ -152,7 +153,8 @@ def _measured(job_id: str, answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
     """Return the calls for the curves of the trials' metrics that `answers` lacks."""
     trials = answers[f"/v1/jobs/{job_id}/snapshot"].trials
     names = {f"validation_{name}" for trial in trials for name in trial.metric_directions}
-    recorded = (each.name for each in answers[f"/v1/jobs/{job_id}/metrics"] if each.num_points)
+    # A comparison offers only what evaluations measure.
+    recorded = (each.name for each in answers.get(f"/v1/jobs/{job_id}/metrics", ()) if each.num_points)
     # The snapshot has the losses, and the page does not offer the second line's series.
     names |= {name for name in recorded if name.partition("_")[0] not in ("loss", "validation", "insurance")}
     paths = {f"/v1/jobs/{job_id}/metrics/{name}": name for name in sorted(names)}

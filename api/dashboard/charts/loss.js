@@ -41,18 +41,19 @@ export function meanOf(lines) {
   return { x: all("x"), mean: all("mean"), upper: all("upper"), lower: all("lower"), counts: all("count") };
 }
 
-// `choice`: {metric, isRecorded, smooth, isLogLoss, isLogAxis, isEach}. `stages` are those of one trial, drawn as shaded areas;
+// `choice`: {metric, isRecorded, smooth, isLog, isLogAxis, isEach}. `stages` are those of one trial, drawn as shaded areas;
 // `trials` are all. Metrics other than the loss have no training series and no forecast. One that `isRecorded` in training
-// steps stands for the validation series, and nobody says which way it is better.
+// steps stands for the validation series, and nobody says which way it is better. Of the loss, `smooth` is for the training
+// series alone: its evaluations are few.
 export function lossChart({ training, validation, trials, stages, place, choice }) {
   const isLoss = choice.metric === LOSS;
   const [kind, title] = choice.isRecorded ? [choice.metric, choice.metric] : ["validation", `validation ${choice.metric}`];
   const drawn = (series, weight) => series.filter((each) => each.values.length)
     .map((each) => ({ ...each, x: place.along(each), y: weight ? smoothed(each.values, weight) : each.values }));
-  const [trained, validated] = [drawn(training, choice.smooth), drawn(validation, 0)];
+  const [trained, validated] = [drawn(training, choice.smooth), drawn(validation, isLoss ? 0 : choice.smooth)];
   const isMean = !choice.isEach && new Set(trials.map((each) => each.arm)).size < trials.length;
   const values = [...trained, ...validated].flatMap((each) => each.y);
-  const isLog = choice.isLogLoss && values.every((value) => value === null || value > 0); // then nothing of 0 or below is drawn
+  const isLog = choice.isLog && values.every((value) => value === null || value > 0); // then nothing of 0 or below is drawn
   const known = [...training, ...validation].flatMap((each) => each.values).concat(stages.map((stage) => stage.forecast));
   const least = known.reduce((low, value) => (value > 0 && value < low ? value : low), Infinity);
   const around = { stages, place, lines: trained, floor: isLog ? least : -Infinity };
@@ -60,9 +61,9 @@ export function lossChart({ training, validation, trials, stages, place, choice 
     traces: [...(isLoss ? fans(around) : []),
       ...(isMean ? meanLines(trained, [validated, kind], place) : [...lines(trained, "training", place), ...lines(validated, kind, place)]),
       ...(isLoss ? rollBacks(around) : []), ...(choice.isRecorded ? [] : bests(trials, validation, place, choice.metric))],
-    layout: { height: 420, shapes: shades(stages, place), uirevision: [place.axis, place.unit, choice.isLogAxis, choice.isLogLoss, choice.metric].join(),
+    layout: { height: 420, shapes: shades(stages, place), uirevision: [place.axis, place.unit, choice.isLogAxis, choice.isLog, choice.metric].join(),
       xaxis: { title: { text: isLoss ? `${place.title}<br>thin: training, bold: validation` : place.title }, ...(choice.isLogAxis ? { type: "log" } : { rangemode: "tozero" }) },
-      yaxis: { title: { text: isLoss ? LOSS : title }, ...(isLoss && choice.isLogLoss ? logAxis(values, String) : {}) } },
+      yaxis: { title: { text: isLoss ? LOSS : title }, ...(choice.isLog ? logAxis(values, isLoss ? String : number) : {}) } },
     label: labelOf(trials, validation, title),
     columns: [["trial", (row) => row.label, "name"], figures("clock", (row) => row.seconds, duration),
       figures("step", (row) => row.step, String),

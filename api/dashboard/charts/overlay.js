@@ -2,6 +2,7 @@
 
 import { duration, figures, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
 import { colour, entry, lastRate, logAxis, look, marked } from "./look.js";
+import { LOSS } from "./loss.js";
 
 // The axes: a line's positions along each, and its format.
 export const AXES = {
@@ -64,8 +65,9 @@ function middleOf(x, { steps, values }, window) {
 }
 
 // `smoothing` is the window as a share of a line's steps; 0 draws every point. Training lines are thin with a band,
-// evaluations are bold.
-export function overlaidLosses(training, validation, { axis, smoothing }) {
+// evaluations are bold. A metric other than the loss has no training lines, so its evaluations are smoothed.
+export function overlaidCurves(training, validation, { axis, smoothing, metric = LOSS }) {
+  const isLoss = metric === LOSS;
   const { along, axis: ticks, title } = AXES[axis];
   const placed = (lines) => lines.filter((line) => line.values.length).map((line) => ({ ...line, x: along(line) }));
   const [trained, evaluated] = [placed(training), placed(validation)];
@@ -80,17 +82,19 @@ export function overlaidLosses(training, validation, { axis, smoothing }) {
   };
   const thin = (line) => ({ type: "scatter", mode: "lines", opacity: 0.6, line: { color: colour(line.arm_index), width: 1 },
     ...middleOf(scaled(line.x), line, smoothing * (line.steps.at(-1) - line.steps[0])), ...hover(line, "training"), ...entry(line, false) });
-  const bold = (line) => ({ type: "scatter", mode: marked(line.x), x: scaled(line.x), y: line.values, line: look(line, 2.2), marker: { size: 5 },
+  const windowOf = (line) => (isLoss ? 0 : smoothing) * (line.steps.at(-1) - line.steps[0]);
+  const bold = (line) => ({ type: "scatter", mode: marked(line.x), ...middleOf(scaled(line.x), line, windowOf(line)), line: look(line, 2.2), marker: { size: 5 },
     ...hover(line, "validation"), ...entry(line, true) });
   const ends = evaluated.map((line) => [line.label, line.values.findLast((value) => value !== null)]).filter(([, end]) => end !== undefined);
   return {
-    traces: [...(smoothing ? trained.map(band) : []), ...trained.map(thin), ...evaluated.map(bold)],
-    layout: { height: 460, xaxis: { title: { text: `${title}${unit && `, ${unit}`}<br>thin: training, bold: validation` }, rangemode: "tozero" },
-      yaxis: { title: { text: "loss" }, ...logAxis([...trained, ...evaluated].flatMap((line) => line.values), String) }, uirevision: [axis, unit].join() },
-    label: ends.map(([label, end]) => `${label} validation loss now ${loss(end)}`).join("; ") || "no points yet",
+    traces: [...(smoothing ? (isLoss ? trained : evaluated).map(band) : []), ...trained.map(thin), ...evaluated.map(bold)],
+    layout: { height: 460, xaxis: { title: { text: `${title}${unit && `, ${unit}`}${isLoss ? "<br>thin: training, bold: validation" : ""}` }, rangemode: "tozero" },
+      yaxis: { title: { text: isLoss ? LOSS : `validation ${metric}` }, ...(isLoss ? logAxis([...trained, ...evaluated].flatMap((line) => line.values), String) : {}) },
+      uirevision: [axis, unit, metric].join() },
+    label: ends.map(([label, end]) => `${label} validation ${metric} now ${loss(end)}`).join("; ") || "no points yet",
     columns: [["trial", (row) => row.label, "name"], figures("step", (row) => row.step, String),
       figures("clock", (row) => row.seconds, duration), figures("sent", (row) => row.bytes, size),
-      ["validation loss", (row) => (row.value === null ? "diverged" : loss(row.value)), "number", (row) => row.value]],
+      [`validation ${metric}`, (row) => (row.value === null ? "diverged" : loss(row.value)), "number", (row) => row.value]],
     rows: evaluated.flatMap((line) => {
       const sent = bytesAt(line.trial);
       return line.values.map((value, at) => ({ label: line.label, step: line.steps[at], seconds: line.seconds[at],

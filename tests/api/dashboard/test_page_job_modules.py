@@ -267,7 +267,7 @@ def test_the_legend_of_a_mean_says_of_how_many_seeds_it_is(ends, said):
     ]
     trials = [look | {"outcome": None, "metric_directions": {}, "validation_loss": None} for look in looks]
     place = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing("steps", [], [])'
-    choice = {"metric": "loss", "smooth": 0, "isLogLoss": False, "isLogAxis": False, "isEach": False}
+    choice = {"metric": "loss", "smooth": 0, "isLog": False, "isLogAxis": False, "isEach": False}
 
     chart = call(
         "charts/loss.js",
@@ -291,7 +291,7 @@ FORECAST = {"trial_id": "a", "stage": 0, "first_step": 0, "num_steps": 20, "fore
         (0.15, 0.1, {}, 0.1),
         (0.15, 0.1, {"smooth": 0.9}, 0.1),
         (0.15, 0.4, {}, 0.15),  # below all losses
-        (0.15, 0.4, {"isLogLoss": False}, -0.05),
+        (0.15, 0.4, {"isLog": False}, -0.05),
     ],
 )
 def test_a_forecast_is_drawn_where_it_is_unless_a_logarithmic_axis_has_no_place_for_it(forecast, loss, chosen, low):
@@ -299,7 +299,7 @@ def test_a_forecast_is_drawn_where_it_is_unless_a_logarithmic_axis_has_no_place_
     trial = look | {"outcome": None, "metric_directions": {}}
     points = {"steps": [0, 20], "seconds": [0, 1], "values": [forecast + 0.3, loss]}
     place = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing("steps", [series], [])'
-    choice = {"metric": "loss", "smooth": 0, "isLogLoss": True, "isLogAxis": False, "isEach": False} | chosen
+    choice = {"metric": "loss", "smooth": 0, "isLog": True, "isLogAxis": False, "isEach": False} | chosen
     given = "training: [series], validation: [], trials: [trial], stages: [stage], choice"
 
     chart = call(
@@ -384,7 +384,7 @@ def test_another_metric_than_the_loss_has_its_own_best_and_no_forecast_of_the_lo
     forecast = {"stage": 0, "trial_id": "a", "first_step": 0, "num_steps": 20, "forecast": 0.1, "forecast_std": 0.1}
     points = {"steps": [0, 10, 20], "seconds": [0, 1, 2], "values": [0.2, 0.9, 0.5]}
     place = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing("steps", [series], [])'
-    choice = {"metric": "accuracy", "smooth": 0, "isLogLoss": True, "isLogAxis": False, "isEach": False}
+    choice = {"metric": "accuracy", "smooth": 0, "isLog": False, "isLogAxis": False, "isEach": False}
     given = "training: [], validation: [series], trials: [trial], stages: [stage], choice"
 
     chart = call(
@@ -401,13 +401,34 @@ def test_another_metric_than_the_loss_has_its_own_best_and_no_forecast_of_the_lo
     assert chart["layout"]["yaxis"] == {"title": {"text": "validation accuracy"}}
 
 
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_any_metric_is_smoothed_and_has_a_logarithmic_scale_as_the_reader_chooses(is_recorded):
+    look = {"trial_id": "a", "label": "tuned", "arm": "tuned", "arm_index": 0, "is_first_seed": True}
+    trial = look | {"outcome": None, "metric_directions": {}, "validation_metrics": {}}
+    points = {"steps": [0, 10, 20], "seconds": [0, 1, 2], "values": [1.0, 4.0, 2.0]}
+    place = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing("steps", [series], [])'
+    choice = {"metric": "own_aux", "isRecorded": is_recorded, "smooth": 0.5, "isLog": True, "isLogAxis": False}
+    given = "training: [], validation: [series], trials: [trial], stages: [], choice"
+
+    chart = call(
+        "charts/loss.js",
+        f"it.lossChart({{ {given}, place: {place} }})",
+        trial=trial,
+        series=look | points,
+        choice=choice | {"isEach": False},
+    )
+
+    assert chart["traces"][0]["y"] == pytest.approx([1.0, 3.0, 17 / 7])
+    assert chart["layout"]["yaxis"]["type"] == "log"
+
+
 @pytest.mark.parametrize("arms", [["tuned"], ["tuned", "tuned"]])
 def test_a_series_of_training_steps_is_drawn_under_its_name_and_none_of_its_values_is_called_the_best(arms):
     looks = [{"trial_id": str(at), "label": arm, "arm": arm, "arm_index": 0} for at, arm in enumerate(arms)]
     end = {"outcome": None, "metric_directions": {}, "validation_metrics": {}, "is_first_seed": True}
     points = {"steps": [0, 10], "seconds": [0, 1], "values": [2.0, 3.0]}
     place = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing("steps", all, [])'
-    choice = {"metric": "own_aux", "isRecorded": True, "smooth": 0, "isLogLoss": True, "isLogAxis": False}
+    choice = {"metric": "own_aux", "isRecorded": True, "smooth": 0, "isLog": False, "isLogAxis": False}
     given = "training: [], validation: all, trials, stages: [], choice"
 
     chart = call(

@@ -1,12 +1,13 @@
-// Several jobs, or arms of them, side by side: "/?compare=ID,ID:arm&axis=bytes&smooth=0.03&baseline=A tuned".
+// Several jobs, or arms of them, side by side: "/?compare=ID,ID:arm&metric=accuracy&axis=bytes&smooth=0.03&baseline=A tuned".
 
-import { overlaidLosses, overlaidSchedules } from "../../charts/overlay.js";
+import { LOSS } from "../../charts/loss.js";
+import { overlaidCurves, overlaidSchedules } from "../../charts/overlay.js";
 import { panel } from "../../charts/panel.js";
 import { parallelChart } from "../../charts/parallel.js";
 import { paretoChart } from "../../charts/pareto.js";
 import * as api from "../../api.js";
 import { reason } from "../../dialog.js";
-import { element, empty, inTurn, patch } from "../../dom.js";
+import { element, empty, inTurn, patch, unanswered } from "../../dom.js";
 import { isWholeId, jobsOf } from "../../finding.js";
 import { comparedJobs, comparedTrials, MOST, parsed, unknownArms, written } from "./jobs.js";
 import { armRows, differenceTable, jobTable, resultMenu, resultTable } from "./tables.js";
@@ -19,13 +20,14 @@ export function comparePage(root, text, query) {
   const wanted = parsed(text);
   const compared = comparedJobs(wanted);
   const known = (choices, name, otherwise) => (choices.some(([value]) => value === query.get(name)) ? query.get(name) : otherwise);
-  const chosen = { axis: known(AXES, "axis", "seconds"), smooth: known(SMOOTHING, "smooth", "0.03"), baseline: query.get("baseline") ?? "" };
+  const chosen = { metric: query.get("metric") ?? LOSS, axis: known(AXES, "axis", "seconds"), smooth: known(SMOOTHING, "smooth", "0.03"), baseline: query.get("baseline") ?? "" };
   const section = () => element("section", { class: "panel wide" });
   const [jobs, results, differences, missing, waiting] = [section(), section(), section(), element("div", {}), element("div", {}, empty("loading …"))];
-  const [curves, schedules, pareto, parallel] = [panel("Loss of all jobs", "wide"), panel("Learned schedules of all jobs", "wide"),
+  const refused = element("div", { id: "unanswered", role: "alert" });
+  const [curves, schedules, pareto, parallel] = [panel("Loss of all jobs", "wide", { tools: refused }), panel("Learned schedules of all jobs", "wide"),
     panel("Loss against its cost", "wide"), panel("Chosen values, stage by stage", "wide")];
-  const baseline = chooser("baseline", "Baseline", [["", "none"]]);
-  const tools = element("div", { class: "tools" }, chooser("axis", "Along", AXES).body, chooser("smooth", "Smoothing", SMOOTHING).body,
+  const [baseline, metrics] = [chooser("baseline", "Baseline", [["", "none"]]), chooser("metric", "Metric", [[LOSS, LOSS]])];
+  const tools = element("div", { class: "tools" }, metrics.body, chooser("axis", "Along", AXES).body, chooser("smooth", "Smoothing", SMOOTHING).body,
     baseline.body);
   const panels = element("div", { class: "panels", hidden: "" }, jobs, curves.body, results, pareto.body, differences, schedules.body, parallel.body);
   root.replaceChildren(element("h1", {}, "Compare"), missing, tools, adding(), waiting, panels);
@@ -62,20 +64,50 @@ export function comparePage(root, text, query) {
     patch(waiting, panels.hidden ? element("div", { class: "panel spaced" }, empty("There is nothing to compare. ", element("a", { href: "/" }, "All jobs"))) : null);
     if (panels.hidden) return;
     drawTables(found, comparison, chosen.baseline);
-    const of = (name) => trials.flatMap((each) => each.series.filter((series) => series.name === name).map((series) => ({ ...each, ...series, arm: each.arm })));
-    const [axis, smoothing] = [chosen.axis, Number(chosen.smooth)];
+    offer(metrics, [LOSS, ...metricsOf(trials)].map((name) => [name, name]), LOSS);
+    const goal = { metric: comparison.metric, isHigh: trials.some(({ trial }) => trial.metric_directions[comparison.metric] === "max") };
+    patch(pareto.heading, `${titled(goal.metric)} against its cost`);
     await Promise.all([
-      curves.draw(once(() => overlaidLosses(of("loss"), of("validation_loss"), { axis, smoothing }))),
+      drawCurves(trials),
       schedules.draw(once(() => overlaidSchedules(trials.flatMap((each) => each.schedules.map((schedule) => ({ ...each, ...schedule, arm: each.arm })))))),
-      pareto.draw(once(() => paretoChart(trials.map(costs)))),
+      pareto.draw(once(() => paretoChart(trials.map(costsOf(goal.metric)), goal)), `${titled(goal.metric)} against its cost`),
       parallel.draw(once(() => parallelChart(trials.flatMap(choices)))),
     ]);
+  }
+
+  let draws = 0; // of curves: the newest one is shown
+  async function drawCurves(trials) {
+    const turn = draws += 1;
+    const [metric, axis, smoothing] = [metrics.select.value, chosen.axis, Number(chosen.smooth)];
+    const of = (name, series) => trials.flatMap((each) => series(each).filter((one) => one.name === name && one.trial_id === each.trial.trial_id)
+      .map((one) => ({ ...each, ...one, arm: each.arm })));
+    try {
+      const measured = metric === LOSS ? [] : await measuredOf(trials, `validation_${metric}`);
+      if (turn !== draws) return;
+      const [training, validation] = metric === LOSS ? [of(LOSS, ({ series }) => series), of(`validation_${LOSS}`, ({ series }) => series)]
+        : [[], of(`validation_${metric}`, () => measured)];
+      const title = `${titled(metric)} of all jobs`;
+      patch(refused);
+      patch(curves.heading, title);
+      await curves.draw(once(() => overlaidCurves(training, validation, { axis, smoothing, metric })), title);
+    } catch (error) {
+      if (turn === draws) patch(refused, ...unanswered(error, () => drawCurves(trials)));
+    }
+  }
+
+  // Series that snapshots leave out, one request for each job, and then for what is new.
+  async function measuredOf(trials, name) {
+    const found = shown.jobs.filter((job) => job.held && !job.isGone).map((job) => {
+      const ids = new Set(trials.filter((each) => each.job === job.id).map((each) => each.trial.trial_id));
+      return job.others(name, job.held.trials.filter((trial) => ids.has(trial.trial_id)), job.held.trials.length);
+    });
+    return (await Promise.all(found)).flat();
   }
 
   const drawTables = (found, comparison, base) => {
     const letters = new Map(found.map((job) => [job.id, job.letter]));
     rows = armRows(comparison, found);
-    offer(rows.map((row) => row.name));
+    offer(baseline, [["", "none"], ...rows.map(({ name }) => [name, name])], "");
     patch(jobs, element("h2", {}, "Jobs"), jobTable(found, remove));
     patch(results, element("div", { class: "panel-head" }, element("h2", {}, "Results"), menu), resultTable(comparison, rows, base));
     patch(differences, element("h2", {}, "Where they differ"), differenceTable(comparison, letters));
@@ -89,13 +121,13 @@ export function comparePage(root, text, query) {
     };
     const select = element("select", { id: name, onchange: change }, ...options.map(([value, said]) => element("option", { value, key: value }, said)));
     select.value = chosen[name];
-    return { select, body: element("span", { class: "choice" }, element("label", { for: name }, label), select) };
+    return { name, select, body: element("span", { class: "choice" }, element("label", { for: name }, label), select) };
   }
 
-  const offer = (names) => {
-    const { select } = baseline;
-    patch(select, ...[["", "none"], ...names.map((name) => [name, name])].map(([value, said]) => element("option", { value, key: value }, said)));
-    select.value = names.includes(chosen.baseline) ? chosen.baseline : "";
+  const offer = ({ name, select }, options, otherwise) => {
+    patch(select, ...options.map(([value, said]) => element("option", { value, key: value }, said)));
+    const wish = chosen[name];
+    select.value = options.some(([value]) => value === wish) ? wish : otherwise;
   };
 
   function addressOf(now) {
@@ -162,8 +194,13 @@ function once(make) {
   return () => (made ??= make());
 }
 
-const costs = ({ label, arm_index, trial }) => ({ label, arm_index, isOver: trial.outcome !== null, loss: trial.validation_loss,
-  bytes: trial.bill.bytes_sent, seconds: trial.seconds });
+const titled = (metric) => metric[0].toUpperCase() + metric.slice(1);
+
+// What the compared trials measure besides the loss.
+const metricsOf = (trials) => [...new Set(trials.flatMap(({ trial }) => Object.keys(trial.metric_directions)))].filter((name) => name !== LOSS).sort();
+
+const costsOf = (metric) => ({ label, arm_index, trial }) => ({ label, arm_index, isOver: trial.outcome !== null, bytes: trial.bill.bytes_sent, seconds: trial.seconds,
+  value: metric === LOSS ? trial.validation_loss : trial.validation_metrics[metric] ?? null });
 
 const choices = (each) => each.trial.stages.map(({ stage, learning_rate, level, values, loss }) =>
   ({ ...each, stage, values: { learning_rate, level, ...values }, loss }));

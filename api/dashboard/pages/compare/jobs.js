@@ -1,9 +1,10 @@
-// The compared jobs: their ids, letters, and current data.
+// The compared jobs: their ids, letters, and current data; `others` gives the series that snapshots leave out.
 
 import * as api from "../../api.js";
 import { sampleNames } from "../../charts/sweep.js";
 import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
 import { trialName } from "../../states.js";
+import { heldSeries } from "../job/held_series.js";
 
 export const MOST = 26; // a letter for each
 const WHOLE_LOOK_MS = 30000;
@@ -51,6 +52,7 @@ export function comparedJobs(wanted) {
     try {
       const since = job.held && !isTooLong(job.held) ? job.held.cursor : null;
       const change = await api.snapshot(job.id, since, MAX_POINTS);
+      if (change.whole) job.others = heldSeries(job.id); // steps may have been taken back
       job.held = merged(job.held, change);
       isStale ||= Boolean(change.report || change.job);
       isNew ||= isStale || change.trials.length > 0 || change.series.length > 0;

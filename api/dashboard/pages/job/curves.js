@@ -65,7 +65,7 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
     if (bytes) sent = begun(bytes, known.stages);
     drawn = values ? withLooks(values, known.trials) : known.series;
     const place = placed(choice.x, known.series, sent);
-    const wanted = JSON.stringify({ metric, isRecorded: isRecorded(known, metric), smooth: choice.smooth, isLogLoss: choice.log, isLogAxis: choice.logx, isEach: choice.seeds === "each" });
+    const wanted = JSON.stringify({ metric, isRecorded: isRecorded(known, metric), smooth: choice.smooth, isLog: choice[scaleOf(metric)], isLogAxis: choice.logx, isEach: choice.seeds === "each" });
     await Promise.all([drawLoss(known, drawn, place, detail, wanted), drawSchedule(known, place)]);
   }
 
@@ -81,9 +81,9 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
       names.length > 1 ? select("metric", "metric", names.map((name) => [name, name]), metric) : null,
       select("along", "x", Object.entries(AXES)),
       several ? select("seeds", "seeds", [["mean", "mean and spread"], ["each", "each"]]) : null,
-      metric !== LOSS ? null : element("label", { key: "smooth" }, "smooth training ", element("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(choice.smooth),
+      element("label", { key: "smooth" }, metric === LOSS ? "smooth training " : "smooth ", element("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(choice.smooth),
         "aria-valuetext": String(choice.smooth), oninput: ({ currentTarget }) => choose("smooth", Number(currentTarget.value)) }), element("output", {}, choice.smooth.toFixed(2))),
-      metric === LOSS ? check("log loss", "log") : null, check("log axis", "logx"),
+      check(`log ${metric === LOSS ? LOSS : "values"}`, scaleOf(metric)), check("log axis", "logx"),
       trials.length > 1 ? select("stages of", "trial", trials.map((trial) => [trial.trial_id, trial.label]), focusOf(known)) : null,
     ];
   }
@@ -123,6 +123,9 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
 
   return { loss: loss.body, schedule: schedule.body, update, forget, show };
 }
+
+// The choice of a logarithmic scale: a loss has one unless the reader says otherwise, another metric only if they say so.
+const scaleOf = (metric) => (metric === LOSS ? "log" : "logm");
 
 // The metrics of the trials besides the loss.
 const metricsOf = (trials) => [...new Set(trials.flatMap((trial) => Object.keys(trial.metric_directions)))].filter((name) => name !== LOSS).sort();

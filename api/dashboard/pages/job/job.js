@@ -25,7 +25,7 @@ import { timeline } from "./timeline.js";
 import { wire } from "./wire.js";
 
 // The reader's choices, with their defaults.
-const CHOICES = { x: "seconds", seeds: "mean", smooth: 0, log: true, logx: false, trial: "", belief: "mean", metric: "loss", ...DRAWN };
+const CHOICES = { x: "seconds", seeds: "mean", smooth: 0, log: true, logm: false, logx: false, trial: "", belief: "mean", metric: "loss", ...DRAWN };
 
 export function jobPage(root, id, _, ask) {
   const head = element("div", {});

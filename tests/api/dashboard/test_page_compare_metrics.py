@@ -1,0 +1,111 @@
+"""A comparison by other metrics than the loss; without a browser."""
+
+import pytest
+
+from api import plots
+from tests.api.dashboard.test_page_answers import played
+from tests.api.dashboard.test_page_job_modules import call
+from tests.api.dashboard.test_page_modules import pytestmark as needs_node
+
+pytestmark = needs_node
+
+PAGE = """
+  const drawn = new Map();
+  const asked = [];
+  Plotly.react = (chart, traces, layout) => drawn.set(chart.getAttribute("aria-label").split(":")[0], [traces, layout]);
+  globalThis.fetch = async (address) => {
+    const { pathname } = new URL(address, location);
+    asked.push(pathname.replace(`/v1/jobs/${id}/`, ""));
+    return answers[asked.at(-1)] ? Response.json(answers[asked.at(-1)]) : refusal(503, "busy");
+  };
+  const root = document.createElement("main");
+  document.body.append(root);
+  const page = comparePage(root, id, new URLSearchParams(query));
+  await page.refresh();
+  seeAll();
+  await settled();
+"""
+
+
+@pytest.fixture
+def answers(http, reporting):
+    reporting.run_to_the_end()
+    names = ("snapshot", "comparison", "metrics/validation_accuracy")
+    found = {name: http.get(f"/v1/jobs/{reporting.job_id}/{name}").json() for name in names}
+    for series, value in zip(found["metrics/validation_accuracy"], (0.9, 0.8), strict=True):
+        series |= {"steps": [0, 100, 200], "seconds": [0, 1, 2], "values": [0.1, 0.5, value], "num_points": 3}
+    return found
+
+
+def compared(script, answers, query):
+    modules = ("{ comparePage }", "pages/compare/compare.js")
+    return played(PAGE + script, modules, answers=answers, query=query, id=answers["snapshot"]["job"]["id"])
+
+
+def test_a_comparison_draws_the_metric_that_the_reader_chooses(answers):
+    script = """
+      const choice = root.querySelector("#metric");
+      const before = [...asked];
+      const offered = choice.options.map((each) => each.value);
+      choice.value = "accuracy";
+      choice.onchange({ currentTarget: choice });
+      await settled();
+      const [traces, layout] = drawn.get("Accuracy of all jobs");
+      return [offered, before, asked, traces.map((trace) => trace.y), layout.yaxis.title.text];
+    """
+
+    offered, before, asked, lines, title = compared(script, answers, "smooth=0")
+
+    assert offered == ["loss", "accuracy"]
+    assert before == ["snapshot", "comparison"]  # only what is drawn
+    assert asked == [*before, "metrics/validation_accuracy"]
+    assert lines == [[0.1, 0.5, 0.9], [0.1, 0.5, 0.8]] and title == "validation accuracy"
+
+
+def test_a_metric_of_the_address_that_gets_no_answer_is_told_of_and_asked_for_again(answers):
+    script = """
+      const alert = root.querySelector("#unanswered");
+      const said = alert.textContent;
+      answers["metrics/validation_accuracy"] = measured;
+      alert.querySelector("button").onclick();
+      await settled();
+      return [said, alert.textContent, drawn.has("Accuracy of all jobs")];
+    """
+    measured = answers.pop("metrics/validation_accuracy")
+    given = f"const measured = {measured};".replace("None", "null").replace("'", '"')
+
+    said, after, is_drawn = compared(given + script, answers, "metric=accuracy")
+
+    assert "busy" in said and after == "" and is_drawn
+
+
+@pytest.mark.parametrize(("metric", "values"), [("loss", [0.31, 0.42]), ("accuracy", [0.97, 0.97])])
+def test_costs_are_those_of_the_metric_that_all_jobs_aim_at(answers, metric, values):
+    answers["comparison"]["metric"] = metric
+    script = """
+      const [name, [traces]] = [...drawn].find(([label]) => label.includes("against its cost"));
+      const marks = traces.filter((trace) => trace.mode === "markers" && trace.xaxis === "x");
+      return [name, marks.map((trace) => trace.y[0])];
+    """
+
+    name, drawn = compared(script, answers, "")
+
+    assert name == f"{metric.capitalize()} against its cost" and drawn == values
+
+
+@pytest.mark.parametrize(("is_high", "on_front"), [(False, ["a", "c"]), (True, ["a", "b"])])
+def test_a_front_has_the_highest_values_where_they_are_the_best(is_high, on_front):
+    points = [{"at": at, "value": value, "cost": cost} for at, value, cost in (("a", 5, 1), ("b", 7, 2), ("c", 3, 3))]
+
+    found = call("charts/pareto.js", "it.front(points, (each) => each.cost, isHigh)", points=points, isHigh=is_high)
+
+    assert [each["at"] for each in found] == on_front
+
+
+def test_a_file_of_a_comparison_holds_what_its_menu_offers(client, reporting, store, job):
+    reporting.run_to_the_end()
+    other = store.add_job(job)[0].id
+
+    found = plots.plot(client, [reporting.job_id, other]).answers
+
+    assert f"/v1/jobs/{reporting.job_id}/metrics/validation_accuracy" in found
