@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from service.code_package import Package
 from service.job.priority import Priority
@@ -134,7 +134,7 @@ def predict(request: PredictionRequest | Mapping[str, Any]) -> Call[Prediction]:
     A mapping is checked by the service. Its `job` may be a `JobSpec`.
     """
     if isinstance(request, PredictionRequest):
-        asked = request.model_dump(mode="json", exclude_unset=True)
+        asked = request.model_dump(mode="json", exclude_unset=True) | {"job": request.job.given()}
     else:
         asked = {name: _plain(value) if isinstance(value, JobSpec) else value for name, value in request.items()}
     return Call("POST", "/v1/predictions", reading(Prediction.model_validate_json), json=asked)
@@ -236,6 +236,11 @@ def jobs(
         count=count or None,
     )
     return replace(call, known=JobPage(jobs=(), total=0 if count else None)) if is_of_none else call
+
+
+def with_progress(job_id: str) -> Call[JobPage]:
+    """Return the job as lists show it, with its progress."""
+    return jobs(ids=[job_id], archived=None, progress=True)
 
 
 def candidates(ref: str, *, limit: int) -> Call[JobPage]:
@@ -645,4 +650,4 @@ def _given(**params: Any) -> dict[str, Any]:
 
 
 def _plain(spec: Spec) -> Any:
-    return spec.model_dump(mode="json") if isinstance(spec, BaseModel) else dict(spec)
+    return spec.given() if isinstance(spec, JobSpec) else dict(spec)

@@ -47,10 +47,17 @@ class JobSpec(JobParts):
             raise conflict_error(found)
         return self
 
+    def given(self) -> dict[str, Any]:
+        """Return what was given, as JSON: without this release's defaults, which another one may not know."""
+        given, whole = self.model_dump(mode="json", exclude_unset=True), self.model_dump(mode="json")
+        return {name: _with_kinds(value, whole[name]) for name, value in given.items()}
+
     def resolved(self, folder: str) -> "JobSpec":
         """Return the job with paths to user code and files resolved from `folder`, as a shell does."""
-        params = {path: self._resolved_range(path, of, folder) for path, of in self.params.items()}
-        return self.model_copy(update={"workload": self.workload.resolved(folder), "params": params})
+        changes: dict[str, Any] = {"workload": self.workload.resolved(folder)}
+        if self.params:  # otherwise they were not given
+            changes["params"] = {path: self._resolved_range(path, of, folder) for path, of in self.params.items()}
+        return self.model_copy(update=changes)
 
     def _resolved_range(self, path: str, of: ParamRange, folder: str) -> ParamRange:
         """Return the range at `path`, with any paths to user code and files resolved from `folder`."""
@@ -106,6 +113,16 @@ class JobSpec(JobParts):
         return frozenset(name for trial in (*self.arm_trials(), *samples) for name in trial.replica.apart_under)
 
 
+def _with_kinds(given: Any, whole: Any) -> Any:
+    """Add what names a part's type. A part that was built in Python, as `TopKConfig(density=0.1)`, was not given it."""
+    if isinstance(given, list):
+        return [_with_kinds(*each) for each in zip(given, whole, strict=True)]
+    if not isinstance(given, dict):
+        return given
+    named = {name: whole[name] for name in ("kind", "mode") if name in whole}  # `mode` is a link's
+    return named | {name: _with_kinds(value, whole[name]) for name, value in given.items()}
+
+
 def _as_stored(content: Any, _: ValidatorFunctionWrapHandler) -> JobSpec:
     return content if isinstance(content, JobSpec) else JobSpec.stored(content)
 
@@ -115,5 +132,5 @@ def _as_stored(content: Any, _: ValidatorFunctionWrapHandler) -> JobSpec:
 StoredJob = Annotated[
     JobSpec,
     WrapValidator(_as_stored),
-    PlainSerializer(lambda spec: spec.model_dump(mode="json", exclude_unset=True), when_used="json"),
+    PlainSerializer(lambda spec: spec.given(), when_used="json"),
 ]

@@ -211,7 +211,7 @@ def _base(request: PredictionRequest) -> dict[str, Any]:
 
     It keeps its own controller if a fixed one is not possible, as with competing exchanges.
     """
-    base = request.job.model_dump(mode="json", exclude_unset=True) | {"arms": [{"name": "tuned"}], "seeds": [0]}
+    base = request.job.given() | {"arms": [{"name": "tuned"}], "seeds": [0]}
     per_node = request.site.per_host
     base["workers"] = {"count": request.workers, **({"per_node": per_node} if per_node > 1 else {})}
     others = {part: value for part, value in base.items() if part not in ("lanes", "params", "sweep")}

@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +13,27 @@ from typer.testing import CliRunner
 
 from api import calls
 from api.calls import Call, UnreadableAnswer
+from api.cli.job_file import with_schedules
 from api.cli.main import app
+from api.documents import checked, parse_yaml
 from api.http.examples import EXAMPLE_JOB, answers
+from search.config import Budget
 from search.types import Steer
 from service.control.store import Store
+from service.job.parts import Arm
 from service.job.spec import JobSpec
 from service.job.states import Verb
 from service.job.vocabulary import Vocabulary
+from service.prediction.predict import PredictionRequest
 from service.wire.access import NewKey
 from service.wire.jobs import JobEdit
 from service.wire.records import Acknowledgement, Control
 from tests.api.conftest import Reporting
+from tests.support import example_jobs
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.optimizer.spec import SgdConfig
+from trainers.spec.link import EmulateLink
+from trainers.spec.workloads import DigitsMlp
 
 ASKED: dict[str, tuple[Callable[[str], Call[Any]], Callable[[Store, str], Any]]] = {
     "job": (calls.job, Store.job),
@@ -137,3 +148,33 @@ def test_the_command_line_says_so_without_a_traceback(monkeypatch: pytest.Monkey
 
     assert result.exit_code == 1 and "is of another release" in result.output
     assert isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("path", example_jobs.EXAMPLES, ids=lambda path: str(path.stem))
+def test_a_job_is_sent_as_it_was_given_without_the_defaults_of_the_clients_release(path: Path) -> None:
+    given = with_schedules(parse_yaml(path.read_bytes()), str(path.parents[2]))
+    spec = checked(JobSpec, given)
+
+    [sent, checked_by_service] = [json.loads(json.dumps(call(spec).json)) for call in (calls.submit, calls.validate)]
+
+    assert sent == checked_by_service and sent.keys() == given.keys()
+    assert JobSpec.model_validate(sent) == spec
+
+
+def test_a_job_that_was_built_in_python_is_sent_with_the_kind_of_each_part() -> None:
+    optimizer, arm = SgdConfig(learning_rate=0.1), Arm(name="sparse", exchange=TopKConfig(density=0.1))
+    link = EmulateLink(mbps=100.0)
+    spec = JobSpec(workload=DigitsMlp(), optimizer=optimizer, link=link, arms=(arm,), budget=Budget(steps=10))
+
+    sent = calls.submit(spec).json
+
+    exchange = {"kind": "topk", "density": 0.1}
+    assert sent == {
+        "workload": {"kind": "digits-mlp"},
+        "optimizer": {"kind": "sgd", "learning_rate": 0.1},
+        "link": {"mode": "emulate", "mbps": 100.0},
+        "arms": [{"name": "sparse", "exchange": exchange}],
+        "budget": {"steps": 10.0},
+    }
+    predicted = calls.predict(PredictionRequest(job=spec, compute_ms=5.0, mbps=10.0)).json
+    assert predicted == {"job": sent, "compute_ms": 5.0, "mbps": 10.0}
