@@ -5,11 +5,11 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 import fsspec
@@ -107,13 +107,21 @@ class Storage:
             content = filesystem.open(path, "rb", block_size=_BLOCK_BYTES)
         return StoredFile(num_bytes=about["size"], etag=f'"{_version(about)}"', content=content)
 
-    def has(self, job_id: str, url: str) -> bool:
-        """Return whether the job has a file or folder at `url`; False for a place outside the job's folder."""
-        try:
-            with self._reaching_into(job_id, url) as (filesystem, path):
-                return bool(filesystem.exists(path))
-        except NotFound:
-            return False
+    def first_gone(self, job_id: str, urls: Sequence[str]) -> str | None:
+        """Return the first of `urls` at which the job has no file or folder; None: it has all. Links do not count.
+
+        The job's folder is listed once, as a sweep has hundreds of checkpoints.
+        """
+        elsewhere = next((url for url in urls if not self.is_in_folder(job_id, url)), None)
+        if elsewhere is not None or not urls:
+            return elsewhere
+        found = set[str]()
+        with suppress(NotFound), self._reaching_folder(job_id, "list") as (filesystem, root):
+            for path, about in filesystem.find(root, detail=True).items():
+                if about["type"] == "file":
+                    name = path[len(root) + 1 :]
+                    found.update([name, *map(str, PurePosixPath(name).parents)])
+        return next((url for url in urls if url.removeprefix(f"{self.job_url(job_id)}/") not in found), None)
 
     def is_in_folder(self, job_id: str, url: str) -> bool:
         """Return whether `url` is in the job's folder. A `::` is refused, as fsspec would chain several places."""

@@ -135,12 +135,7 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     spec = stored_spec(job.id, job.spec)
     larger = _larger(spec, caps, was_stopped=job.stops)
     code.use(session, spec, project=job.project, now=now)
-    pruned = sweeps.pruned_trials(session, job)
-    trials = [
-        each
-        for each in queries.trials(session, job.id)
-        if not _is_over(each) and each.outcome != "failed" and each.id not in pruned
-    ]
+    trials = _extended(session, job)
     if not trials and spec.objective.target is not None:
         message = "no trial is short of `objective.target`: clone the job with another one"
         raise InvalidJob([Problem(pointer="", message=message)])
@@ -159,14 +154,27 @@ def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, 
     steers.steer(session, job, asked=asked, by=by, now=now)
 
 
-def checkpoints(session: Session, job: JobRow) -> list[str]:
-    """Return the checkpoints from which the job would resume after a retry or an extension."""
+def checkpoints(session: Session, job: JobRow, verb: Verb) -> list[str]:
+    """Return the checkpoints from which the job would resume after `verb`, a retry or an extension."""
+    trials = queries.trials(session, job.id)
+    ended = _extended(session, job) if verb is Verb.EXTEND else [each for each in trials if each.outcome == "failed"]
+    going_on = {trial.id for trial in (*ended, *(each for each in trials if each.outcome is None))}
     resumes = [
         trial.steady["resume"] if trial.outcome == "completed" and trial.steady else attempts.resume_of(session, trial)
-        for trial in queries.trials(session, job.id)
-        if not _is_over(trial)
+        for trial in trials
+        if trial.id in going_on
     ]
     return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
+
+
+def _extended(session: Session, job: JobRow) -> list[TrialRow]:
+    """Return the trials that an extension gives more budget."""
+    pruned = sweeps.pruned_trials(session, job)
+    return [
+        each
+        for each in queries.trials(session, job.id)
+        if not _is_over(each) and each.outcome != "failed" and each.id not in pruned
+    ]
 
 
 def _has_result(session: Session, job: JobRow) -> bool:

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from search.config import Budget
 from search.sweep.propose import Seen, propose
 from service.control.models import TrialRow
 from service.control.store import Store
+from service.errors import CheckpointGone
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.job.sweep import at
@@ -359,6 +361,34 @@ def test_a_job_whose_every_sample_failed_has_failed_and_a_retry_trains_them_agai
     assert (job.state, job.reason) == (JobState.FAILED, "every sample failed; `sample-0`: no such width")
     assert store.retry(job_id).state is JobState.QUEUED
     assert [(each.outcome, each.failure) for each in store.trials(job_id)] == [("completed", None), *[(None, None)] * 2]
+
+
+def test_a_pruned_and_a_failed_sample_without_checkpoints_do_not_keep_the_others_from_more_budget(
+    store: Store, swept: Any, begin: Any
+) -> None:
+    driver = begin(job_id := swept(samples=3))
+    arm, first, second, third = ids(store, job_id)
+    folder = store.storage.attempt_url(job_id, 1)
+    for number, (each, value) in enumerate([(arm, 0.3), (first, 0.1), (second, 0.2), (third, 0.4)]):
+        driver.trial_id = each
+        start(driver, each)
+        driver.decide(0, first_step=0)
+        resume = {"checkpoint": f"{folder}/{number}", "progress": {"num_rungs": 1}}
+        driver.close(0, step=20, num_steps=20, bill=Bill(), resume=resume)
+        driver.send(rung(each, 0, value), stream=each)
+    for each in (arm, first, second):  # the last one is pruned
+        driver.send(finished(each), stream=each)
+    store.storage.write(f"{folder}/0/manifest.json", b"{}")
+    driver.send(TrialFailed(trial_id=third, reason="out of memory"), stream=third)
+    driver.send(AttemptFinished(outcome="succeeded"))
+    assert [each.trial_id for each in store.report(job_id).sweep.ranking if each.status is SampleStatus.PRUNED] == [
+        second
+    ]
+
+    with pytest.raises(CheckpointGone, match=f"{folder}/1 is not in"):
+        store.extend(job_id, Budget(steps=300))
+    store.storage.write(f"{folder}/1/manifest.json", b"{}")
+    assert store.extend(job_id, Budget(steps=300)).state is JobState.QUEUED
 
 
 def test_a_trial_trains_only_while_its_job_does(store: Store, swept: Any, begin: Any) -> None:

@@ -1,7 +1,10 @@
 """Verbs in the store: which are allowed, and what is kept and what is rolled back when a job continues."""
 
+from pathlib import Path
+
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from search.config import Budget
 from service.control import jobs
@@ -433,6 +436,60 @@ def test_a_job_whose_checkpoint_was_removed_is_not_extended(store, driver):
 
     storage.write(f"{url}/shared.safetensors", b"state")
     assert store.extend(driver.job_id, LARGER).state is JobState.QUEUED
+
+
+def end_at(driver, trial_id, checkpoint, *, outcome="completed"):
+    """Train a stage of a trial whose state is in a checkpoint, and finish the trial."""
+    driver.trial_id = trial_id
+    driver.decide(0, first_step=0)
+    driver.close(0, step=100, num_steps=100, bill=Bill(steps=100), resume={"checkpoint": checkpoint})
+    driver.send(finished(trial_id, outcome=outcome), stream=trial_id)
+
+
+@only("sqlite")
+def test_the_checkpoints_of_the_trials_that_go_on_are_looked_for_in_one_listing(store, make_spec, begin, monkeypatch):
+    driver = begin(store.add_job(make_spec(seeds=[0, 1, 2, 3]))[0].id)
+    driver.start()
+    trials = [trial.trial_id for trial in store.trials(driver.job_id)]
+    for number, trial_id in enumerate(trials):
+        url = f"{store.storage.attempt_url(driver.job_id, 1)}/{number}"
+        end_at(driver, trial_id, url, outcome="completed" if number else "diverged")
+        if number:  # that of the diverged one is gone
+            store.storage.write(f"{url}/manifest.json", b"{}")
+    driver.send(AttemptFinished(outcome="succeeded"))
+    listed = []
+    find = LocalFileSystem.find
+    monkeypatch.setattr(LocalFileSystem, "find", lambda *args, **how: listed.append(args) or find(*args, **how))
+    monkeypatch.setattr(LocalFileSystem, "exists", lambda *_, **__: pytest.fail("asked for one by one"))
+
+    assert store.extend(driver.job_id, LARGER).state is JobState.QUEUED
+
+    assert len(listed) == 1
+
+
+@only("sqlite")
+def test_a_retry_needs_no_checkpoint_of_a_trial_that_has_ended(store, make_spec, begin):
+    driver = begin(store.add_job(make_spec(seeds=[0, 1]))[0].id)
+    driver.start()
+    end_at(driver, driver.trial_id, f"{store.storage.attempt_url(driver.job_id, 1)}/gone")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
+    begin(driver.job_id)
+    store.attempts.lose(driver.job_id, 2, reason="lost")
+
+    assert store.retry(driver.job_id).state is JobState.QUEUED
+
+
+@only("sqlite")
+def test_a_link_is_no_checkpoint(store, driver, tmp_path):
+    url = f"{store.storage.attempt_url(driver.job_id, 1)}/000001-step-100"
+    store.storage.write(f"{url}-real/shared.safetensors", b"state")
+    [real] = store.storage.sizes(driver.job_id)
+    (tmp_path / "elsewhere").mkdir()
+    (Path(real).parents[1] / "000001-step-100").symlink_to(tmp_path / "elsewhere")
+    commit(driver, steps=100, checkpoint={"checkpoint": url})
+
+    with pytest.raises(CheckpointGone, match="clone the job"):
+        store.extend(driver.job_id, LARGER)
 
 
 ELSEWHERE = ("http://169.254.169.254/latest", "file:///etc", "{folder}/../job-2", "{folder}/x::http://h")
