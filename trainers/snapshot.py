@@ -1,7 +1,8 @@
 """The whole state of one rank: live tensors and scalars, copied into slots and back."""
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 from trainers import random_state
+
+log = logging.getLogger("wiretune.snapshot")
 
 
 class Stateful(Protocol):
@@ -147,7 +150,7 @@ class State:
     """A rank's state by part: `shared` parts are equal on all ranks, `own` parts belong to this rank.
 
     `on_host` names parts, or tensors as `part.name`, whose copies in slots are kept in host memory, since the device
-    may have none to spare.
+    may have none to spare. If it has no room for a slot, all of that slot is.
     """
 
     def __init__(
@@ -162,14 +165,28 @@ class State:
         """Copy the live state into `slot`. Its memory is allocated at first use and held until `forget`."""
         live = tensors_of(self._parts)
         if slot not in self._slots or self._slots[slot].tensors.keys() != live.keys():
-            self._slots[slot] = Image({name: self._empty(name, tensor) for name, tensor in live.items()}, {})
+            self.forget(slot)  # before there is another one: both may have no room
+            self._slots[slot] = Image(self._room(live), {})
         saved = self._slots[slot].tensors
         with torch.no_grad():
             torch._foreach_copy_([saved[name] for name in live], list(live.values()))
         self._slots[slot].scalars = scalars_of(self._parts)
 
-    def _empty(self, name: str, tensor: Tensor) -> Tensor:
-        return torch.empty_like(tensor, device="cpu" if self._is_on_host(name) else None)
+    def _room(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return new tensors like these: on the same device if it has room for them, else in host memory.
+
+        They may not take what training has needed so far at its peak, which it will need again.
+        """
+        with suppress(torch.OutOfMemoryError):
+            if _fits([each for name, each in tensors.items() if not self._is_on_host(name)]):
+                return {
+                    name: torch.empty_like(each, device="cpu" if self._is_on_host(name) else None)
+                    for name, each in tensors.items()
+                }
+        log.warning(
+            "the GPU has no room for a copy of the state, which is kept in host memory: going back takes longer"
+        )
+        return {name: torch.empty_like(each, device="cpu") for name, each in tensors.items()}
 
     def _is_on_host(self, name: str) -> bool:
         return not self._on_host.isdisjoint((name, name.partition(".")[0]))
@@ -194,11 +211,12 @@ class State:
 
     def put(self, slot: str, image: Image) -> None:
         """Fill `slot` with what `image` returned of a state like this one. What that left out is the live state's."""
-        live, kept = tensors_of(self._parts), dict[str, Tensor]()
+        live = tensors_of(self._parts)
         absent = {name: tensor for name, tensor in live.items() if self._is_on_host(name)}
-        for name, tensor in (absent | image.tensors).items():
-            kept[name] = self._empty(name, live.get(name, tensor)).copy_(tensor)
-        self._slots[slot] = Image(kept, image.scalars)
+        given = absent | image.tensors
+        self.forget(slot)
+        kept = self._room({name: live.get(name, tensor) for name, tensor in given.items()})
+        self._slots[slot] = Image({name: kept[name].copy_(tensor) for name, tensor in given.items()}, image.scalars)
 
     def images(self) -> dict[str, Image]:
         """Return the live state, under the name `LIVE`, and every slot by its name."""
@@ -225,6 +243,19 @@ class State:
         with torch.no_grad():
             torch._foreach_copy_(list(live.values()), [tensors[name] for name in live])
         load_scalars(self._parts, scalars)
+
+
+def _fits(tensors: Iterable[Tensor]) -> bool:
+    """Return whether GPUs have room for copies of `tensors` beside the most that torch has held there so far."""
+    sizes: dict[torch.device, int] = {}
+    for tensor in tensors:
+        sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.nbytes
+    return all(
+        size + torch.cuda.max_memory_allocated(device)
+        <= torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+        for device, size in sizes.items()
+        if device.type == "cuda"
+    )
 
 
 def tensors_of(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:

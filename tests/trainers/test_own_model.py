@@ -372,6 +372,22 @@ def test_copies_of_frozen_weights_lie_in_host_memory(replica: Train, monkeypatch
     assert on_host == {each.data_ptr() for each in ours.model.parameters() if not each.requires_grad}
 
 
+def test_a_copy_that_a_gpu_has_no_room_for_lies_in_host_memory(replica: Train, monkeypatch: pytest.MonkeyPatch):
+    ours, empty_like = replica("Regression"), torch.empty_like
+
+    def full(tensor: torch.Tensor, device: str | None = None) -> torch.Tensor:
+        if device is None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return empty_like(tensor, device=device)
+
+    monkeypatch.setattr(torch, "empty_like", full)
+    ours.snapshot("slot")
+    expected = ours.run(SEGMENT).losses
+    ours.restore("slot")
+
+    assert ours.run(SEGMENT).losses == expected
+
+
 def test_evaluating_leaves_each_part_in_its_own_mode(replica: Train):
     ours = replica("PartlyFrozen")
 
