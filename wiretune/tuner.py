@@ -44,7 +44,7 @@ KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
 TOLD = ("learning_rate", *StepValues._fields)
 #: The longest round, in steps, that is timed before a search.
 MOST_TIMED = 16
-#: A commit may have this many losses in a row that are not finite; with one more, it has diverged.
+#: A probe or commit may have this many losses in a row that are not finite; with one more, it has diverged.
 MOST_LOST = 3
 #: Rates on a straight line are stored as one ramp. The tolerance is this share of the line's first rate.
 NEAR = 1e-6
@@ -333,7 +333,7 @@ class Tuner:
         for values in order.steps[len(progress.losses) :]:
             started = self._clock()
             self._set(values)
-            progress.losses.append(self._told((yield), order.task))
+            progress.losses.append(self._told((yield)))
             progress.num_steps += 1
             progress.step_seconds.append(self._clock() - started)
             if order.task == Task.COMMIT:
@@ -355,19 +355,18 @@ class Tuner:
         self._signs.end()
         self.handle.forget("stage")
 
-    def _told(self, loss: float, task: Task) -> float:
+    def _told(self, loss: float) -> float:
         """Return a step's `loss` as the leader gets it.
 
-        A commit survives a loss that is not finite if the parameters are: a batch was bad, or a GradScaler skipped the
-        step. The last finite loss then takes its place. A probe ends with such a loss, which costs little.
+        Steps survive a loss that is not finite if the parameters are: a batch was bad, or a GradScaler skipped the step.
+        The last finite loss then takes its place. In a probe, too: one that diverges bars all higher rates.
         """
         progress = self._progress
         if math.isfinite(loss):
             progress.last_loss, progress.num_lost = loss, 0
             return loss
         progress.num_lost += 1
-        is_alone = task == Task.COMMIT and progress.num_lost <= MOST_LOST
-        return progress.last_loss if is_alone and self.handle.is_sound() else loss
+        return progress.last_loss if progress.num_lost <= MOST_LOST and self.handle.is_sound() else loss
 
     def _set(self, values: Values) -> None:
         for group, ratio in zip(self.handle.optimizer.param_groups, self._ratios, strict=True):

@@ -607,6 +607,19 @@ def test_a_few_lost_losses_of_a_sound_model_do_not_take_its_commit_back(num_lost
     assert tuner.schedule().num_steps == 40 - num_taken_back
 
 
+@pytest.mark.parametrize("lost_at", [10, 13])
+def test_a_lost_loss_of_a_sound_model_does_not_bar_higher_rates(lost_at: int):
+    script = Script(controller={"kind": "bo"}, steps=STEPS)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+
+    while not tuner.decisions:
+        script.step(loss=math.nan if len(script.losses) == lost_at else None)  # in the second of the probes
+
+    probes = tuner.decisions[0].probes
+    assert len(probes) >= 5 and all(each.reward is not None for each in probes[:5])
+
+
 @pytest.mark.parametrize("kind", ["bo", "fixed", "cosine", "autolrs"])
 def test_a_loss_that_is_never_finite_ends_the_run_and_says_so_and_leaves_the_model_as_it_was(kind: str):
     script = Script(controller={"kind": kind}, steps=2000)
