@@ -358,8 +358,8 @@ class Tuner:
     def _told(self, loss: float) -> float:
         """Return a step's `loss` as the leader gets it.
 
-        Steps survive a loss that is not finite if the parameters are: a batch was bad, or a GradScaler skipped the step.
-        The last finite loss then takes its place. In a probe, too: one that diverges bars all higher rates.
+        A series survives a loss that is not finite if the parameters are: a batch was bad, or a GradScaler skipped the
+        step. The last finite loss then takes its place. In a probe, too: one that diverges bars all higher rates.
         """
         progress = self._progress
         if math.isfinite(loss):
