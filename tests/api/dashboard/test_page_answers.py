@@ -911,7 +911,7 @@ def test_a_sweep_is_drawn_over_its_parameters_whatever_they_are():
     script = """
       const drawn = [];
       globalThis.Plotly = { react: (chart, traces, layout) => { drawn.push([traces, layout]); chart.on = () => {}; } };
-      const { bodies, update } = sweep();
+      const { bodies, update } = sweep({ held: { param: "" }, choose() {} });
       document.body.append(...bodies);
       update(found, { names: ["tuned", "sample-0", "sample-1", "sample-2", "sample-3"] });
       seeAll();

@@ -59,7 +59,7 @@ export function drawnText(trials, { lines, rows, why }) {
   const parts = [arms ? `${arms} ${arms === 1 ? "run of an arm" : "runs of arms"}` : "", `the best ${why.best} of ${why.samples} samples`,
     why.training ? `${why.training} more that ${why.training === 1 ? "trains" : "train"} now` : "", ...why.named].filter((part) => part !== "");
   const list = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}` : parts[0];
-  const drawn = isWhole ? `The charts draw all ${trials.length} trials.` : `The charts draw ${list}.`;
+  const drawn = isWhole ? `The charts below draw all ${trials.length} trials.` : `The charts below draw ${list}.`;
   const first = rows.length < lines.length ? ` Bars and the timeline have the first ${rows.length}.` : "";
   return `${drawn}${first} The tables have all.`;
 }

@@ -25,7 +25,7 @@ import { timeline } from "./timeline.js";
 import { wire } from "./wire.js";
 
 // The reader's choices, with their defaults.
-const CHOICES = { x: "seconds", seeds: "mean", smooth: 0, log: true, logm: false, logx: false, trial: "", belief: "mean", metric: "loss", ...DRAWN };
+const CHOICES = { x: "seconds", seeds: "mean", smooth: 0, log: true, logm: false, logx: false, trial: "", belief: "mean", metric: "loss", param: "", ...DRAWN };
 
 export function jobPage(root, id, _, ask) {
   const head = element("div", {});
@@ -36,7 +36,7 @@ export function jobPage(root, id, _, ask) {
   const fetchSent = () => fetchSeries("bytes_sent");
   const chosen = choices(CHOICES, (name) => (name in DRAWN ? drawPanels(held) : redraw()).catch(ask));
   const [shown, lanes, why, traffic, stored, printed, text] = [curves(id, chosen, fetchSeries, recordedNames(id)), timeline(id), decisions(id, chosen), wire(fetchSent), files(id), logs(id), specification()];
-  const [ranked, stages, several] = [sweep(), stageList(), drawnChoice(chosen)];
+  const [ranked, stages, several] = [sweep(chosen), stageList(), drawnChoice(chosen)];
   const panels = element("div", { class: "panels", hidden: "" }, progress, ...ranked.bodies, several.body, shown.loss, arms, shown.schedule, lanes.body, stages.body, why.body, why.calibration,
     ...traffic.bodies, bill);
   const about = element("div", { class: "panels", hidden: "" }, printed.body, lanes.history, stored.attempts, stored.body, text.body);
@@ -154,7 +154,7 @@ export function jobPage(root, id, _, ask) {
     ]);
   }
 
-  const redraw = () => Promise.all([shown.show(), why.show()]);
+  const redraw = () => Promise.all([shown.show(), why.show(), ranked.show()]);
 
   const drawTables = whenChanged((job, trials, named, report) => {
     const costs = costsOf(report);

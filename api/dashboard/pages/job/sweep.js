@@ -1,29 +1,54 @@
-// A sweep over a job's fields: the ranking of its samples and arms, their values, and their measurements.
+// A sweep over a job's fields: the ranking of its samples and arms, their values, their measurements, and which of the
+// parameters mattered.
 
 import { panel } from "../../charts/panel.js";
-import { parametersChart, sweepChart, valuesText, writeCost } from "../../charts/sweep.js";
+import { bestSoFarChart, importanceChart, importancesOf, parameterChart, parametersChart, sweepChart, valuesText, writeCost } from "../../charts/sweep.js";
 import { element, patch, table, whenChanged } from "../../dom.js";
 import { figures, loss, share } from "../../units.js";
 
 const SHOWN = 20; // of the ranking; the chart's data table has all
 
-export function sweep() {
+// `choice` holds the parameter that the reader has chosen; "": the most important one.
+export function sweep({ held: choice, choose }) {
   const ranking = element("section", { class: "panel wide", id: "sweep", hidden: "" });
   const [parameters, chart] = [panel("Parameters", "wide"), panel("Samples", "wide")];
-  parameters.body.hidden = chart.body.hidden = true;
+  const [best, importance] = [panel("Best so far"), panel("Importance of parameters")];
+  const tools = element("div", { class: "tools" });
+  const single = panel("One parameter", "wide", { tools });
+  const charts = [parameters, chart, importance, best, single];
+  for (const { body } of charts) body.hidden = true;
+  let given = null;
 
   const drawTable = whenChanged((found) => patch(ranking, element("h2", {}, "Ranking"), rankingTable(found)));
 
   async function update(found, { names }) {
-    ranking.hidden = parameters.body.hidden = chart.body.hidden = !found;
+    ranking.hidden = !found;
+    for (const { body } of charts) body.hidden = !found;
+    given = found;
     if (!found) return;
     drawTable(found);
-    await drawCharts(found, names);
+    await Promise.all([drawCharts(found, names), show()]);
   }
 
-  const drawCharts = whenChanged((found, names) => Promise.all([parameters.draw(() => parametersChart(found)), chart.draw(() => sweepChart(found, names))]));
+  const drawCharts = whenChanged((found, names) => Promise.all([parameters.draw(() => parametersChart(found)), chart.draw(() => sweepChart(found, names)),
+    best.draw(() => bestSoFarChart(found)), importance.draw(() => importanceChart(found))]));
 
-  return { bodies: [ranking, parameters.body, chart.body], update };
+  // The metric over the chosen parameter.
+  async function show() {
+    if (!given) return;
+    const paths = importancesOf(given).map(({ path }) => path);
+    const all = paths.length ? paths : [...new Set(given.ranking.flatMap(({ sample }) => Object.keys(sample?.values ?? {})))];
+    const path = all.includes(choice.param) ? choice.param : all[0];
+    single.body.hidden = path === undefined;
+    if (path === undefined) return;
+    patch(tools, element("label", { key: "param" }, "parameter ", element("select", { onchange: ({ currentTarget }) => choose("param", currentTarget.value) },
+      ...all.map((each) => element("option", { value: each, key: each, selected: each === path ? "" : null }, each)))));
+    await drawSingle(given, path);
+  }
+
+  const drawSingle = whenChanged((found, path) => single.draw(() => parameterChart(found, path)));
+
+  return { bodies: [ranking, ...charts.map(({ body }) => body)], update, show };
 }
 
 function rankingTable(found) {
