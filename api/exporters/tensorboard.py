@@ -28,7 +28,7 @@ class _Run:
         for earlier in own.glob("events.out.tfevents.*"):
             earlier.unlink()
         self.place, self._events = str(own), SummaryWriter(str(own))
-        for summary in hparams(flat(subject.parameters), {}):
+        for summary in hparams(flat(subject.parameters), _results(subject)):
             self._events.file_writer.add_summary(summary)
 
     @_TOLD
@@ -53,3 +53,9 @@ class _Run:
     def close(self, *, is_broken_off: bool = False) -> None:
         """Write what is still buffered."""
         self._events.close()
+
+
+def _results(subject: Subject) -> dict[str, None]:
+    """Return the names of the scalars that the table of hyperparameters shows as results."""
+    by = f"validation_{subject.job.readable.objective.metric}"
+    return dict.fromkeys([by, "validation_loss", "final/validation_loss", "bill/bytes_sent", "bill/seconds_training"])

@@ -1,5 +1,6 @@
-"""A job's trials as offline runs of Weights & Biases, for `wandb sync`."""
+"""A job's trials as runs of Weights & Biases: offline ones, for `wandb sync`, unless `WANDB_MODE` says otherwise."""
 
+import hashlib
 import math
 import os
 import shutil
@@ -38,9 +39,10 @@ class _Run:
         own.mkdir(parents=True, exist_ok=True)
         self.place = str(own)
         self._run = wandb.init(
-            mode="offline",
+            id=_run_id(subject),
+            mode=os.environ.get("WANDB_MODE") or "offline",
             dir=own,
-            project=PROJECT,
+            project=os.environ.get("WANDB_PROJECT") or PROJECT,
             group=subject.job.id,
             name=subject.name,
             config=subject.parameters,
@@ -68,3 +70,8 @@ class _Run:
     def close(self, *, is_broken_off: bool = False) -> None:
         """Write what is still buffered."""
         self._run.finish()
+
+
+def _run_id(subject: Subject) -> str:
+    """Return the trial's id at W&B, always the same, so that a further export replaces the run there, too."""
+    return f"{subject.job.id}-{hashlib.sha256(subject.name.encode()).hexdigest()[:12]}"

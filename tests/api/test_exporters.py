@@ -54,6 +54,7 @@ def test_tensorboard_reads_back_what_the_service_holds(finished: str, client: Cl
     assert told[0] == f"wrote {tmp_path / finished / 'tuned-seed-0'}: 212 points of arm tuned, seed 0"
     (file,) = (tmp_path / finished / "tuned-seed-0").glob("events.out.tfevents.*")
     assert b"completed" in file.read_bytes()
+    assert {"validation_loss", "final/validation_loss", "bill/bytes_sent"} <= results_in_the_table(file)
     assert_same(client, finished, lambda name: read_event_files(tmp_path / finished / name), digits=24)
 
 
@@ -261,6 +262,29 @@ def test_an_mlflow_run_ends_as_its_trial_did(
 
     ended = [asked.args[1] for asked in mlflow.MlflowClient.return_value.set_terminated.call_args_list]
     assert ended == [status] * (status is not None)
+
+
+def test_a_wandb_run_keeps_its_id_and_follows_the_environment(
+    client: Client, reporting: Reporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb, own = MagicMock(Error=ValueError), "api.exporters.wandb"
+    for name in ("wandb", own):
+        monkeypatch.setitem(sys.modules, name, wandb)
+    del sys.modules[own]  # which comes back as it was
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    begin, view = importlib.import_module(own).into(tmp_path), client.job(reporting.job_id).view
+
+    for arm in ("tuned", "dense"):
+        begin(Subject(view, arm, 0))
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    begin(Subject(view, "tuned", 0))
+
+    tuned, dense, again = (asked.kwargs for asked in wandb.init.call_args_list)
+    assert (tuned["mode"], tuned["project"]) == ("offline", "wiretune")
+    assert (again["mode"], again["project"]) == ("online", "mine")
+    assert tuned["id"] == again["id"] != dense["id"] and len(tuned["id"]) <= 64  # as W&B allows
 
 
 def test_the_runs_of_a_followed_job_that_waits_begin_with_it(
@@ -476,17 +500,22 @@ def assert_same(client: Client, job_id: str, read: Callable[[str], Read], *, dig
         assert (parameters["arm"], parameters["exchange/kind"]) == (arm, "none" if arm == "dense" else "threshold")
 
 
+def events_of(file: Path) -> Iterator[Event]:
+    """Yield the events of a file: records of a length, a checksum, a protobuf message and a checksum."""
+    content, place = file.read_bytes(), 0
+    while place < len(content):
+        (length,) = struct.unpack_from("<Q", content, place)
+        yield Event.FromString(content[place + 12 : place + 12 + length])
+        place += length + 16
+
+
 def read_event_files(folder: Path) -> Read:
-    """Read a run's event files: records of a length, a checksum, a protobuf message and a checksum."""
+    """Read a run's event files."""
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     exact: dict[str, float] = {}
     parameters: dict[str, Any] = {}
     (file,) = folder.glob("events.out.tfevents.*")
-    content, place = file.read_bytes(), 0
-    while place < len(content):
-        (length,) = struct.unpack_from("<Q", content, place)
-        event = Event.FromString(content[place + 12 : place + 12 + length])
-        place += length + 16
+    for event in events_of(file):
         for value in event.summary.value:
             if value.HasField("simple_value"):
                 series[value.tag].append((event.step, value.simple_value))
@@ -497,6 +526,19 @@ def read_event_files(folder: Path) -> Read:
     final = {name: found for name, found in series.items() if name in exact}
     assert {name: found[0][1] for name, found in final.items()} == pytest.approx(exact, rel=2.0**-24)
     return {name: found for name, found in series.items() if name not in exact}, exact, parameters
+
+
+def results_in_the_table(file: Path) -> set[str]:
+    """Return the scalars that an event file names as results of its hyperparameters."""
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    found = (
+        HParamsPluginData.FromString(value.metadata.plugin_data.content).experiment.metric_infos
+        for event in events_of(file)
+        for value in event.summary.value
+        if value.tag == "_hparams_/experiment"
+    )
+    return {each.name.tag for infos in found for each in infos}
 
 
 def hyperparameters(content: bytes) -> dict[str, Any]:
