@@ -53,6 +53,22 @@ def _step(model: nn.Module, optimizer: Optimizer, step: int) -> None:
     optimizer.step(LOSSES[step])
 
 
+@pytest.mark.parametrize("clipped", [1e-3, 0.5])
+def test_clipped_gradients_make_no_step_longer(clipped: float):
+    whole, limited = _model(), _model()
+    optimizers_of = [(model, _built(model)) for model in (whole, limited)]
+
+    for step in range(NUM_STEPS):
+        for (model, optimizer), factor in zip(optimizers_of, (1.0, clipped), strict=True):
+            for parameter, gradient in zip(model.parameters(), _gradients(step), strict=True):
+                parameter.grad = factor * gradient
+            optimizer.set_learning_rate(RATE, step)
+            optimizer.step(LOSSES[step], clipped=factor)
+
+    # All gradients are clipped alike, and Adam's direction knows no scale: so nothing differs.
+    np.testing.assert_allclose(_vector([*limited.parameters()]), _vector([*whole.parameters()]), rtol=1e-4)
+
+
 def _vector(tensors: list[torch.Tensor]) -> np.ndarray:
     return np.concatenate([tensor.detach().flatten().numpy() for tensor in tensors])
 

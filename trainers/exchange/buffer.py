@@ -198,10 +198,11 @@ class GradientBuffer:
         return norm / math.sqrt(self.num_elements)
 
     @torch.no_grad()
-    def clip(self, max_norm: float) -> None:
-        """Scale the gradient so that its 2-norm is at most `max_norm`."""
-        norm = torch.linalg.vector_norm(self.gradient)
-        self.gradient.mul_(max_norm / norm.clamp(min=max_norm))
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale the gradient so that its 2-norm is at most `max_norm`. Returns the factor, at most 1."""
+        factor: Tensor = max_norm / torch.linalg.vector_norm(self.gradient).clamp(min=max_norm)
+        self.gradient.mul_(factor)
+        return factor
 
 
 def _arrived(buffer: "weakref.ref[GradientBuffer]", index: int, _: Tensor) -> None:

@@ -42,8 +42,8 @@ class Gradients(Protocol):
     def wait_for_all(self) -> Tensor:
         """Return the whole gradient once it is complete; raises BackwardFailed."""
 
-    def clip(self, max_norm: float) -> None:
-        """Scale the gradient, which is complete, so that its 2-norm is at most `max_norm`."""
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale the gradient, which is complete, so that its 2-norm is at most `max_norm`. Returns the factor."""
 
     def led_by(self, numbers: Tensor, bucket: Bucket) -> Tensor:
         """Return a few `numbers` `(n,)`, and behind them the gradient of the bucket that starts at 0: a view."""
@@ -65,8 +65,8 @@ class Passed(ABC):
     def of(self, layer: Layer) -> Tensor:
         return self._source.of(layer)
 
-    def clip(self, max_norm: float) -> None:
-        self._source.clip(max_norm)
+    def clip(self, max_norm: float) -> Tensor:
+        return self._source.clip(max_norm)
 
     def led_by(self, numbers: Tensor, bucket: Bucket) -> Tensor:
         return self._source.led_by(numbers, bucket)

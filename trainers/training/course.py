@@ -254,10 +254,10 @@ class Course:
     def _update(self, loss: float) -> None:
         """Step with the gradient in the buffer, which is that of `loss`."""
         self._sync.amend(self._parts.buffer.gradient)
-        if self._parts.config.clip is not None:
-            self._parts.buffer.clip(self._parts.config.clip)
+        clip = self._parts.config.clip
+        clipped = 1.0 if clip is None else self._parts.buffer.clip(clip)
         with self._parts.alignment.following():
-            self._parts.optimizer.step(loss)
+            self._parts.optimizer.step(loss, clipped=clipped)
 
     def _count(
         self, outcome: Exchanged, segment: Segment, learning_rate: float, *, may_meet: bool, is_trained: bool = True

@@ -111,13 +111,14 @@ class Optimizer:
             given = {name: value for name, value in options.items() if value is not None}
             group |= {name: value for name, value in (built | given).items() if name not in brought}
 
-    def step(self, loss: float) -> None:
+    def step(self, loss: float, *, clipped: Tensor | float = 1.0) -> None:
         """Apply one update. The gradients are used as scratch.
 
-        `loss` is the one whose gradients they are, a mean over the ranks as they are. ScheduleFree+ alone asks for it.
+        `loss` is the one whose gradients they are, a mean over the ranks as they are, and `clipped` the factor by which
+        these were clipped. ScheduleFree+ alone asks for both.
         """
         if isinstance(self._optimizer, ScheduleFreePlus):
-            self._optimizer.step(lambda: loss)
+            self._optimizer.step(lambda: loss, clipped=clipped)
         else:
             self._optimizer.step()
 

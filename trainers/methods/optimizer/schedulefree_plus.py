@@ -59,13 +59,17 @@ class ScheduleFreePlus(torch.optim.Optimizer):
                 }
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float]) -> float:  # type: ignore[override]
-        """Apply one update; `closure` returns the loss at y, of which the gradients are. These are used as scratch."""
+    def step(self, closure: Callable[[], float], *, clipped: Tensor | float = 1.0) -> float:  # type: ignore[override]
+        """Apply one update; `closure` returns the loss at y, of which the gradients are. These are used as scratch.
+
+        If the gradients are clipped, `clipped` is the factor by which they were multiplied. Polyak's step is that of
+        the whole gradient: it would be longer by 1 / `clipped` if the clipped one divided it.
+        """
         if not all(group["train_mode"] for group in self.param_groups):
             raise RuntimeError("the parameters are the average: call `train()` before a step")
         with torch.enable_grad():
             loss = float(closure())
-        l1, product = self._measured()
+        l1, product = self._measured(clipped)
         for group in self.param_groups:
             size, share = _advance(group, l1=l1, gap=max(0.0, loss + product))
             for parameter in group["params"]:
@@ -73,8 +77,8 @@ class ScheduleFreePlus(torch.optim.Optimizer):
                     self._update(parameter, parameter.grad, group, size=size, share=share)
         return loss
 
-    def _measured(self) -> tuple[float, float]:
-        """Return |g|_1 and <g, z - y> over all parameters. The host waits for a GPU here, once a step."""
+    def _measured(self, clipped: Tensor | float) -> tuple[float, float]:
+        """Return |g|_1 and <g, z - y> over all parameters, as before clipping. The host waits for a GPU here."""
         norms, products = [], []
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -83,7 +87,8 @@ class ScheduleFreePlus(torch.optim.Optimizer):
                     products.append((self.state[parameter]["z"] - parameter).mul_(gradient).sum())
         if not norms:
             return 0.0, 0.0
-        l1, product = torch.stack([torch.stack(norms), torch.stack(products)]).sum(dim=1, dtype=torch.float64).tolist()
+        sums = torch.stack([torch.stack(norms), torch.stack(products)]).sum(dim=1, dtype=torch.float64)
+        l1, product = (sums / clipped).tolist()
         return l1, product
 
     def _update(self, y: Tensor, gradient: Tensor, group: Group, *, size: float, share: float) -> None:
