@@ -95,7 +95,7 @@ def _outcome(door: Door, brief: AttemptBrief, point: ResumePoint, spec: TrialSpe
 def _trained(door: Door, brief: AttemptBrief, point: ResumePoint, spec: TrialSpec, reporter: Reporter) -> str:
     """Start the trial's workers, train it, and return its outcome."""
     if point.sample is not None and point.sample.values is None:
-        spec = _learned(door, brief, point, reporter)
+        point, spec = _learned(door, brief, point, reporter)
     elif point.sample is not None and point.sample.values is not None:
         _require_readable(brief.spec, point.sample.values)
     spec = spec.among(brief.num_workers or spec.workers.count)
@@ -151,8 +151,8 @@ def _require_readable(job: JobSpec, values: SampleValues) -> None:
         raise WorkloadError(f"a sample cannot have the values {values}: {why}") from error
 
 
-def _learned(door: Door, brief: AttemptBrief, point: ResumePoint, reporter: Reporter) -> TrialSpec:
-    """Draw a sample's values from the measurements of others, store them, and return its training run.
+def _learned(door: Door, brief: AttemptBrief, point: ResumePoint, reporter: Reporter) -> tuple[ResumePoint, TrialSpec]:
+    """Draw a sample's values from the measurements of others, store them, and return where and what it trains.
 
     If another sample has drawn the same values meanwhile, that one keeps them, and this one draws again.
     """
@@ -165,7 +165,7 @@ def _learned(door: Door, brief: AttemptBrief, point: ResumePoint, reporter: Repo
         if point.sample is not None and point.sample.values is not None:
             break
     _require_readable(brief.spec, drawn.values)
-    return spec
+    return point, spec
 
 
 def _draw(brief: AttemptBrief, point: ResumePoint) -> SampleDrawn:

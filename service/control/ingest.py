@@ -154,7 +154,7 @@ class Ingest:
             case RungReached():
                 sweeps.reached(self.session, self.job, trial, record)
             case SampleDrawn():
-                sweeps.drawn(self.session, trial, record)
+                sweeps.drawn(self.session, self.job, trial, record)
             case TrialFinished():
                 self._finish_trial(trial, record)
             case TrialFailed():

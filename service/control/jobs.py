@@ -98,12 +98,15 @@ def add(
             session.execute(delete_from(IdempotencyRow).filter_by(**scope))
     require_place(session, quotas, by=by)
     code.use(session, spec, project=by.project, now=now)
-    priors = transfer.priors(session, spec, project=visible_project(by))
+    project, samples = visible_project(by), _samples(spec)
+    drawn = {name: sample.values for name, sample in samples.items() if sample.values is not None}
+    priors = transfer.priors(session, spec, project=project)
+    priors |= transfer.sample_priors(session, spec, drawn, project=project)
     job = _add_row(session, spec, source=source, by=by, now=now)
     labels = [{"job_id": job.id, "name": name, "value": value} for name, value in spec.labels.items()]
     rows.add(session, _LABELS, *labels)
     rows.add(session, _TEXTS, {"job_id": job.id, "text": _text(job)})
-    rows.add(session, _TRIALS, *_trial_rows(job.id, spec, priors))
+    rows.add(session, _TRIALS, *_trial_rows(job.id, spec, samples, priors))
     if key is not None:
         rows.add(session, _KEYS, {**scope, "job_id": job.id, "created_at": now, "request": request})
     return job, True
@@ -166,18 +169,20 @@ def _add_row(session: Session, spec: JobSpec, *, source: str | None, by: Princip
     return job
 
 
-def _trial_rows(job_id: str, spec: JobSpec, priors: Mapping[str, Prior]) -> Iterator[dict[str, Any]]:
-    bill, samples = Bill().model_dump(mode="json"), _samples(spec)
+def _trial_rows(
+    job_id: str, spec: JobSpec, samples: Mapping[str, Sample], priors: Mapping[str, Prior]
+) -> Iterator[dict[str, Any]]:
+    bill = Bill().model_dump(mode="json")
     for position, trial in enumerate(spec.trials()):
         prior = priors[trial.arm].model_dump(mode="json") if trial.arm in priors else None
         name = f"{job_id}.{trial.arm}.{trial.seed}"
         yield {
             "id": name, "job_id": job_id, "position": position, "arm": trial.arm, "seed": trial.seed, "bill": bill,
-            "prior": prior, "sample": samples.get(trial.arm),
+            "prior": prior, "sample": samples[trial.arm].model_dump(mode="json") if trial.arm in samples else None,
         }  # fmt: skip
 
 
-def _samples(spec: JobSpec) -> dict[str, dict[str, Any]]:
+def _samples(spec: JobSpec) -> dict[str, Sample]:
     """Return the job's samples by name. They are drawn once, here, except those that learn from earlier trials."""
     if not spec.params:
         return {}
@@ -185,7 +190,7 @@ def _samples(spec: JobSpec) -> dict[str, dict[str, Any]]:
     sampler = "random" if spec.sweep_config.sampler == "random" else "sobol"
     known = [Sample(number=number, values=values, drawn_by=sampler) for number, values in enumerate(drawn)]
     later = [Sample(number=at, values=None, drawn_by=None) for at in range(len(drawn), spec.num_samples)]
-    return {sample_name(each.number): each.model_dump(mode="json") for each in (*known, *later)}
+    return {sample_name(each.number): each for each in (*known, *later)}
 
 
 def has_keys(session: Session, *, before: float) -> bool:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from search.sweep.ranking import Mark, Standing, best_trade_offs, pruned, ranking, saved_share
-from service.control import events
+from service.control import events, transfer
 from service.control.models import JobRow, RungRow, TrialRow
 from service.errors import UnreadableJob
 from service.job.parts import LOSS, Direction
@@ -24,8 +24,8 @@ from service.wire.sweeps import RankedTrial, RungView, SampleStatus, SweepReport
 from service.wire.trials import UNSUCCESSFUL, TrialView
 
 
-def drawn(session: Session, trial: TrialRow, record: SampleDrawn) -> None:
-    """Store the learned values of a sample. The first values stored for a sample stay.
+def drawn(session: Session, job: JobRow, trial: TrialRow, record: SampleDrawn) -> None:
+    """Store the learned values of a sample, and the past searches that it learns from. The first values stored stay.
 
     Samples that start together do not know of each other. If they draw the same values, the first to report gets them.
     """
@@ -35,6 +35,9 @@ def drawn(session: Session, trial: TrialRow, record: SampleDrawn) -> None:
     if record.only_if_new and any(each and each["values"] == record.values for each in session.scalars(of_job)):
         return
     trial.sample = {**trial.sample, "values": record.values, "drawn_by": record.drawn_by}
+    values = {trial.arm: record.values}
+    priors = transfer.sample_priors(session, stored_spec(job.id, job.spec), values, project=job.project)
+    trial.prior = priors[trial.arm].model_dump(mode="json") if trial.arm in priors else None
     events.tell(trial, EventKind.SAMPLE, **record.model_dump(mode="json", exclude={"kind", "only_if_new"}))
 
 

@@ -4,21 +4,24 @@ A later attempt therefore learns from the same searches, whatever has finished s
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from search.config import BoConfig
+from search.config import BoConfig, PastJobs
 from search.past_jobs.prior import MIN_FINITE, NO_PRIOR, PastSearch, Prior
+from search.sweep.spec import SampleValues
 from service.control import queries
 from service.control.models import JobRow, StageRow, TrialRow
 from service.errors import InvalidJob, UnreadableJob
-from service.job.parts import TrialSpec
+from service.job.parts import Arm, JobParts, TrialSpec
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.job.sweep import at
 from service.wire.stored import stored_spec
 from trainers.spec.workloads import OwnWorkload
 
@@ -76,8 +79,45 @@ def priors(session: Session, spec: JobSpec, *, project: str | None) -> dict[str,
     return found
 
 
+def sample_priors(
+    session: Session, spec: JobSpec, drawn: Mapping[str, SampleValues], *, project: str | None
+) -> dict[str, Prior]:
+    """Return the prior of each of these samples that asks for one, by name, as `priors` does for arms.
+
+    Samples may differ in what makes runs comparable, so each learns from those of the named jobs that are like it.
+    """
+    if not _asks(spec) and not any(path.split(".")[0] == "controller" for path in spec.params):
+        return {}
+    found: dict[str, Prior] = {}
+    known: dict[tuple[object, ...], Prior] = {}  # hundreds of samples are of a few kinds
+    for name, values in drawn.items():
+        with suppress(ValidationError):  # values of an earlier release, with which the sample fails
+            trial = at(spec, values).trial(Arm(name=name), spec.seeds[0])
+            if isinstance(trial.controller, BoConfig) and trial.controller.transfer is not None:
+                transfer, workload = trial.controller.transfer, trial.replica.workload
+                alike = (transfer, _Kind.of(trial), workload.kind, getattr(workload, "factory", None))
+                if alike not in known:
+                    known[alike] = _of_sample(session, trial, transfer, project)
+                found[name] = known[alike]
+    return found
+
+
+def _asks(job: JobParts) -> bool:
+    return isinstance(job.controller, BoConfig) and job.controller.transfer is not None
+
+
+def _of_sample(session: Session, trial: TrialSpec, transfer: PastJobs | str, project: str | None) -> Prior:
+    if not isinstance(transfer, PastJobs):
+        return _newest(session, trial, project)
+    searches: list[PastSearch] = []
+    for job_id in transfer.jobs:
+        with suppress(_Refusal):
+            searches.append(_named(session, job_id, _Kind.of(trial), project))
+    return Prior(searches=tuple(searches))
+
+
 def kept(session: Session, job_id: str) -> Mapping[str, Prior]:
-    """Return the prior of each trial, as found when the job was added."""
+    """Return the prior of each trial, as found when the job was added, or the sample drawn."""
     rows = session.execute(select(TrialRow.id, TrialRow.prior).where(TrialRow.job_id == job_id))
     return {trial_id: NO_PRIOR if prior is None else Prior.model_validate(prior) for trial_id, prior in rows}
 

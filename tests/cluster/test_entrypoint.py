@@ -232,7 +232,7 @@ def test_samples_that_draw_the_same_at_once_come_to_different_values() -> None:
     brief = _drawing()
     api = Api(brief, lost=1)
 
-    spec = tune_trial._learned(api, brief, brief.trials[1], api)  # type: ignore[arg-type]
+    _, spec = tune_trial._learned(api, brief, brief.trials[1], api)  # type: ignore[arg-type]
 
     first, second = api.sent
     assert first.only_if_new and second.only_if_new and first.values != second.values

@@ -6,7 +6,7 @@ from service.control.listing import JobFilter
 from service.control.models import StageRow
 from service.errors import InvalidJob
 from service.job.states import JobState
-from service.wire.records import AttemptFinished, Bill
+from service.wire.records import AttemptFinished, Bill, SampleDrawn
 from tests.support.decisions import decision
 from tests.support.unreadable import make_unreadable
 
@@ -74,6 +74,41 @@ def test_a_sample_is_alike_by_what_it_trained_with(store, make_spec, begin):
     found = store.prior_jobs(make_spec(arms=[{"name": "adamw", **AUTO}, {"name": "sgd", **AUTO, **SGD}]))
 
     assert found == {"adamw": (), "sgd": (past_job.id,)}
+
+
+KINDS = {"optimizer": {"choice": [{"kind": "sgd", "learning_rate": 0.1}, {"kind": "lars"}]}}
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["auto", "named"])
+def test_a_sample_learns_from_past_jobs_that_are_like_it(store, make_spec, past, named):
+    of_sgd, of_adamw = past(**SGD), past()
+    asked = _named(of_adamw, of_sgd) if named else AUTO
+    arm = {"name": "fixed", "controller": {"kind": "fixed"}}
+    job, _ = store.add_job(make_spec(**asked, arms=[arm], params=KINDS, sweep={"samples": 2}))
+    past(**SGD)  # too late
+
+    of_arm, *of_samples = _brief(store, job.id).trials
+
+    assert of_arm.prior.searches == ()
+    learned = {
+        each.sample.values["optimizer"]["kind"]: [search.job for search in each.prior.searches] for each in of_samples
+    }
+    assert learned == {"sgd": [of_sgd], "lars": []}
+
+
+def test_a_sample_that_is_drawn_later_learns_from_past_jobs_then(store, make_spec, past, begin):
+    of_sgd, arm = past(**SGD), {"name": "fixed", "controller": {"kind": "fixed"}}
+    sweep = {"samples": 9, "sampler": "bo"}
+    job, _ = store.add_job(make_spec(**AUTO, arms=[arm], params=KINDS, sweep=sweep))
+    driver = begin(job.id)
+    last = store.attempts.brief(job.id, 1).trials[-1]
+    assert last.sample.values is None and last.prior.searches == ()
+
+    values = {"optimizer": {"kind": "sgd", "learning_rate": 0.1}}
+    drawn = SampleDrawn(trial_id=last.trial_id, values=values, drawn_by="qLogNEI", only_if_new=False)
+    driver.send(drawn, stream=last.trial_id)
+
+    assert [each.job for each in store.attempts.brief(job.id, 1).trials[-1].prior.searches] == [of_sgd]
 
 
 def test_own_workloads_are_alike_by_their_factory(store, make_spec, past):
