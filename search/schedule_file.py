@@ -10,14 +10,10 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
-from search.types import FURTHER, Value, Values
+from search.types import FURTHER, MAX_LEARNING_RATE, Value, Values
 
 FORMAT: Literal["wiretune.schedule/1"] = "wiretune.schedule/1"
 VERSION = 1  # a release that only adds fields keeps the number
-
-
-#: No search tries a higher rate (`search.space.SearchSpace`).
-MAX_LEARNING_RATE = 1e3
 OWN = "own"  # the optimizer of a user's workload: the schedule's rates multiply those of its groups
 
 
