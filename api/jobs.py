@@ -180,12 +180,15 @@ class Job(_Handle):
         Interrupting this does not affect the job.
         """
         before: JobView | None = None
+        far = ""
         with display.screen() as show:
             for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
                 if not stands_still(before, view):
                     self._trials = self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
+                    listed = self._client.send(calls.with_progress(self.id), is_waiting=timeout_s is None)
+                    far = "".join(map(display.how_far, listed.jobs))
                 before = self.view = view
-                show(self.view, self._trials)
+                show(self.view, self._trials, far)
         return self
 
     def schedule(self, *, arm: str | None = None, seed: int | None = None) -> "Schedule":
@@ -320,12 +323,15 @@ class AsyncJob(_Handle):
     async def watch(self, *, timeout_s: float | None = None, poll_s: float | None = None) -> Self:
         """As `Job.watch`."""
         before: JobView | None = None
+        far = ""
         with display.screen() as show:
             async for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
                 if not stands_still(before, view):
                     self._trials = await self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
+                    listed = await self._client.send(calls.with_progress(self.id), is_waiting=timeout_s is None)
+                    far = "".join(map(display.how_far, listed.jobs))
                 before = self.view = view
-                show(self.view, self._trials)
+                show(self.view, self._trials, far)
         return self
 
     async def schedule(self, *, arm: str | None = None, seed: int | None = None) -> "Schedule":

@@ -11,6 +11,7 @@ from api.cli.job_file import read_job
 from api.cli.rehearsal import DEFAULT_S, CannotTrain, Timeout, answers
 from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, JobFile, console, fail, print_advice, print_json, say
+from api.display import duration
 from service.job.advice import advice
 
 app = typer.Typer()
@@ -47,7 +48,7 @@ def _workload_lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"model: {found['num_trained']:,} parameters are trained{f', {frozen:,} frozen' if frozen else ''}"
     training = "a stream" if found["num_training"] is None else f"{found['num_training']:,} samples"
     sizes = f"{training} to train on, {found['num_validation']:,} to validate"
-    yield f"data: {sizes}, loaded in {figures.seconds(found['seconds_loading'])}"
+    yield f"data: {sizes}, loaded in {duration(found['seconds_loading'])}"
     yield f"batch: {found['batch']}"
     yield f"metrics: {', '.join(found['validation'])}"
 
@@ -62,7 +63,7 @@ def _table(found: dict[str, Any]) -> Sheet:
             figures.loss(each["losses"][0]),
             figures.loss(each["losses"][-1]),
             f"{1000 * each['seconds_step']:.3g} ms",
-            figures.seconds(each["seconds_evaluation"]),
+            duration(each["seconds_evaluation"]),
             figures.size(each["bytes_kept"]),
             figures.size(each["bytes_peak"]),
             *(figures.loss(each["validation"][name]) for name in metrics),

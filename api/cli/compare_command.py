@@ -10,7 +10,7 @@ import typer
 from api.cli import figures
 from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, JobIds, Key, Url, console, fail, open_client, print_json, say
-from api.display import trial_name
+from api.display import duration, trial_name
 from service.job.parts import LOSS
 from service.wire.comparison import Comparison
 
@@ -68,7 +68,7 @@ def _results(found: Comparison, letters: Mapping[str, str]) -> Sheet:
             figures.loss(trial.validation_loss),
             *(figures.loss(trial.validation_metrics.get(name)) for name in metrics),
             figures.size(trial.bill.bytes_sent),
-            figures.seconds(trial.bill.seconds_training),
-            *("-" if seconds is None else figures.seconds(seconds) for _ in target),
+            duration(trial.bill.seconds_training),
+            *("-" if seconds is None else duration(seconds) for _ in target),
         )
     return sheet

@@ -50,11 +50,6 @@ def loss(value: float | None) -> str:
     return f"{value:.0f}" if 1e4 <= size < 1e7 else f"{value:.4g}"
 
 
-def seconds(value: float) -> str:
-    """Return seconds with one decimal: `2.6 s`."""
-    return f"{value:.1f} s"
-
-
 def moment(at: datetime, form: str = "%Y-%m-%d %H:%M") -> str:
     """Return a moment in this machine's time zone, with the zone's name: `2026-01-31 09:30 CET`."""
     return f"{at.astimezone():{form} %Z}"

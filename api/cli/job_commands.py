@@ -38,6 +38,7 @@ from api.cli.terminal import (
     warn,
 )
 from api.client import Client
+from api.display import how_far
 from api.exporters import trackers
 from api.retries import AWAY_S, PATIENCE_S
 from api.waiting import stands_still
@@ -218,6 +219,7 @@ def list_jobs(
         "created_after": created_after,
         "created_before": created_before,
         "archived": is_archived,
+        "progress": not are_ids,
         "order_by": _ORDERS[sort][is_reversed],
     }
     with open_client(url, key) as client:
@@ -238,11 +240,13 @@ def list_jobs(
 def _sheet(jobs: Sequence[JobSummary]) -> Sheet:
     """Return the jobs as a table, with their owners and projects where these differ."""
     differing = [name for name in ("owner", "project") if len({getattr(job, name) for job in jobs}) > 1]
-    sheet = Sheet("job", "state", *differing, "result", "age", "name", left=("job", "state", *differing, "name"))
+    left = ("job", "state", "progress", *differing, "name")
+    sheet = Sheet("job", "state", "progress", *differing, "result", "age", "name", left=left)
     now = datetime.now(UTC)
     for job in jobs:
         age = figures.age((now - job.created_at).total_seconds())
-        sheet.add_row(job.id, job.state, *(getattr(job, name) for name in differing), _result(job), age, job.name)
+        owners = (getattr(job, name) for name in differing)
+        sheet.add_row(job.id, job.state, how_far(job), *owners, _result(job), age, job.name)
     return sheet
 
 
@@ -297,11 +301,20 @@ def explain(
 
 
 @app.command()
-def watch(job: JobId, patience: Patience = AWAY_S, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+def watch(
+    job: JobId,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="begin with every stage and probe so far, not with a line a trial")
+    ] = False,
+    patience: Patience = AWAY_S,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
     """Follow a job until it is over. Interrupting this does not affect the job."""
     with open_client(url, key, patience_s=patience) as client:
         job = client.find(job)
-        view = _follow_as_json(client, job) if as_json else follow(client, job, console())
+        view = _follow_as_json(client, job) if as_json else follow(client, job, console(), with_history=is_all)
         require_success(view)
         if not as_json:
             print_result(report.result(client, view))

@@ -11,6 +11,7 @@ from api.cli.job_file import read_job
 from api.cli.rehearsal import DEFAULT_S, CannotTrain, Timeout, answers
 from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, Key, Url, console, fail, open_client, print_advice, print_json, say
+from api.display import duration
 from service.job.advice import advice
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
@@ -247,7 +248,7 @@ def _cells(each: MethodPrediction) -> tuple[str, ...]:
         f"{1e3 * span.low:.3g} to {1e3 * span.high:.3g}",
         figures.share(each.wire_s / span.expected),
         figures.size(each.bytes_per_step),
-        "-" if each.budget_s is None else figures.seconds(each.budget_s),
+        "-" if each.budget_s is None else duration(each.budget_s),
         "-" if each.budget_bytes is None else figures.size(each.budget_bytes),
         "unknown" if each.steps_ratio is None else f"x {each.steps_ratio.expected:.2g}",
         "unknown" if each.loss_s is None else _span(each.loss_s, is_open=each.num_missed > 0),
@@ -259,4 +260,4 @@ def _cells(each: MethodPrediction) -> tuple[str, ...]:
 def _span(span: Span, *, is_open: bool) -> str:
     """Return expected seconds and their span, which is open-ended if a recorded seed missed the loss."""
     end = "or more" if is_open else f"to {span.high:.3g}"
-    return f"{figures.seconds(span.expected)} ({span.low:.3g} {end})"
+    return f"{duration(span.expected)} ({span.low:.3g} {end})"

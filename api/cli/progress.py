@@ -6,10 +6,11 @@ from contextlib import suppress
 
 from pydantic import ValidationError
 
+from api.calls import with_progress
 from api.cli import figures
 from api.cli.sheet import INDENT
 from api.client import Client
-from api.display import trial_name
+from api.display import duration, how_far, trial_name
 from search.config import Budget
 from search.types import Values
 from service.job.spec import JobSpec
@@ -20,22 +21,27 @@ from service.wire.records import Bill
 from service.wire.stored import UnreadJob
 from service.wire.trials import ProbeView, StageView, TrialView
 
-#: Training seconds between two lines about a trial without decisions.
-QUIET_S = 5.0
+#: Training seconds between two lines about a trial without decisions, and their least share of the budget.
+_QUIET_S, _QUIET_SHARE = 5.0, 0.01
 #: Stages fetched per poll. A trial never decides more between two polls; the final poll would find the rest.
 _NEW_STAGES = 20
 
 
 class Progress:
-    """The progress of a job as lines; each call of `lines` yields only what is new."""
+    """The progress of a job as lines; each call of `lines` yields only what is new.
 
-    def __init__(self, client: Client, job_id: str) -> None:
+    Without the history, the first call yields only where each trial is.
+    """
+
+    def __init__(self, client: Client, job_id: str, *, with_history: bool = True) -> None:
         self._client, self._job_id = client, job_id
+        self._tells_news = with_history
         self._told: set[tuple[str, ...]] = set()
         self._attempt = -1  # the last attempt whose stages were all fetched
         self._trials: dict[str, TrialView] = {}  # as of the last poll
         self._newest: dict[str, int] = {}  # known stage of each trial
         self._next_line_s: dict[str, float] = {}
+        self._how_far = ""
         self.summary = "queued"
 
     def lines(self, job: JobView) -> Iterator[str]:
@@ -48,11 +54,16 @@ class Progress:
             self.summary = job.state
             return
         trials = self._client.trials(self._job_id)
+        if any(self._trials.get(trial.trial_id) != trial for trial in trials):
+            self._how_far = self._asked_how_far()
         stages = self._stages(job, trials)
         for trial in trials:
-            yield from self._trial_lines(trial, stages.get(trial.trial_id, []), job.spec)
+            news = list(self._news(trial, stages.get(trial.trial_id, []), job.spec))
+            yield from news if self._tells_news else ()
+            yield from self._standing(trial, job.spec)
+        self._tells_news = True
         live = next((trial for trial in trials if trial.backend and trial.outcome is None), None)
-        self.summary = job.state if live is None else f"{live.arm}: {_where(live)}"
+        self.summary = job.state if live is None else f"{live.arm}: {_where(live)}{self._how_far}"
         if job.is_over:
             yield from state
 
@@ -82,7 +93,13 @@ class Progress:
         self._told.add(what)
         return is_new
 
-    def _trial_lines(self, trial: TrialView, stages: list[StageView], spec: JobSpec | UnreadJob) -> Iterator[str]:
+    def _asked_how_far(self) -> str:
+        """Return the share of the job's budget and the time left, as the end of a line."""
+        far = "".join(map(how_far, self._client.send(with_progress(self._job_id)).jobs))
+        return f"; job {far}" if far else ""
+
+    def _news(self, trial: TrialView, stages: list[StageView], spec: JobSpec | UnreadJob) -> Iterator[str]:
+        """Yield that the trial has begun, and its decisions and commits."""
         name = trial_name(trial, spec)
         if trial.backend and self._is_new("started", trial.trial_id):
             yield f"{name}: training on {trial.device} over {trial.backend}"
@@ -91,14 +108,24 @@ class Progress:
                 yield from _decision_lines(name, stage, level_name(spec, trial))
             if stage.closed and self._is_new("closed", trial.trial_id, str(stage.stage)):
                 yield _closed_line(name, stage)
+
+    def _standing(self, trial: TrialView, spec: JobSpec | UnreadJob) -> Iterator[str]:
+        """Yield how the trial has ended, or now and then where it is; at once if its news is left out."""
+        name = trial_name(trial, spec)
         if trial.outcome is not None:
             if self._is_new("finished", trial.trial_id):
                 yield f"{name}: {trial.outcome} after {_where(trial)}; {_sent(trial.bill)}"
                 if trial.failure:
                     yield f"{INDENT}{trial.failure}"
-        elif trial.seconds >= self._next_line_s.setdefault(trial.trial_id, QUIET_S):
-            self._next_line_s[trial.trial_id] = trial.seconds + QUIET_S
-            yield f"{name}: {_where(trial)}"
+        elif trial.backend and trial.seconds >= self._next_line_s.get(trial.trial_id, _QUIET_S * self._tells_news):
+            self._next_line_s[trial.trial_id] = trial.seconds + _quiet_s(trial, spec)
+            yield f"{name}: {_where(trial)}{self._how_far}"
+
+
+def _quiet_s(trial: TrialView, spec: JobSpec | UnreadJob) -> float:
+    """Return the training seconds until the next line; without a budget in seconds, by those so far."""
+    budget_s = spec.budget.seconds if isinstance(spec, JobSpec) else None
+    return max(_QUIET_S, _QUIET_SHARE * (trial.seconds if budget_s is None else budget_s))
 
 
 def level_name(spec: JobSpec | UnreadJob, trial: TrialView) -> str:
@@ -149,16 +176,21 @@ def _own_words(job: JobView) -> Iterator[str]:
 
 def _budget(budget: Budget) -> str:
     limits = {
-        "{:g} s": budget.seconds,
+        "{}": None if budget.seconds is None else _given_s(budget.seconds),
         "{} steps": budget.steps,
         "{} sent": None if budget.bytes is None else figures.size(budget.bytes),
     }
     return " or ".join(text.format(limit) for text, limit in limits.items() if limit is not None)
 
 
+def _given_s(seconds: float) -> str:
+    """Return a given number of seconds without the tenths that nobody gave."""
+    return duration(seconds).replace(".0 s", " s")
+
+
 def _since(job: JobView) -> str:
     if job.started_at is not None and job.finished_at is not None:
-        return f" after {(job.finished_at - job.started_at).total_seconds():.0f} s"
+        return f" after {duration((job.finished_at - job.started_at).total_seconds(), 0)}"
     moment = job.finished_at or job.started_at or job.created_at
     return f" since {figures.moment(moment)}"
 
@@ -180,7 +212,7 @@ def _why(job: JobView) -> Iterator[str]:
 def _decision_lines(name: str, stage: StageView, level: str) -> Iterator[str]:
     if stage.probes:
         yield (
-            f"{name}: stage {stage.stage} searched {stage.search_seconds:.1f} s, {stage.search_steps} steps, "
+            f"{name}: stage {stage.stage} searched {duration(stage.search_seconds)}, {stage.search_steps} steps, "
             f"{figures.size(stage.search_bytes)}"
         )
     for probe in stage.probes:
@@ -228,5 +260,5 @@ def _sent(bill: Bill) -> str:
 
 def _where(trial: TrialView) -> str:
     found = "last validation loss" if trial.outcome is None else "validation loss"  # it may be from an earlier step
-    text = f"{trial.step} steps, {trial.seconds:.1f} s, {found} {figures.loss(trial.validation_loss)}"
+    text = f"{trial.step} steps, {duration(trial.seconds)}, {found} {figures.loss(trial.validation_loss)}"
     return ", ".join([text, *(f"{name} {figures.loss(value)}" for name, value in trial.validation_metrics.items())])

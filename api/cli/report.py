@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from api.cli import figures
 from api.cli.sheet import INDENT, Sheet
 from api.client import Client
-from api.display import trial_name
+from api.display import duration, trial_name
 from api.failures import ApiError
 from search.config import Budget
 from service.job.spec import JobSpec
@@ -97,7 +97,7 @@ def tables(found: Result) -> Iterator[Sheet]:
 
 def sweep_table(sweep: SweepReport, names: Mapping[str, str]) -> Sheet:
     """Return a sweep's ranking with its trials' `names`, best first; a star marks those on the front."""
-    write = figures.size if sweep.cost == "bytes" else figures.seconds
+    write = figures.size if sweep.cost == "bytes" else duration
     costs = [f"{sweep.cost}"] if sweep.cost is not None else []
     title = f"Ranking by {sweep.metric}{f' and {sweep.cost} (* on the front)' if costs else ''}"
     if sweep.rungs:
@@ -140,7 +140,7 @@ def trials_table(found: Result) -> Sheet:
             found.name(trial),
             "pruned" if trial.trial_id in pruned else trial.phase(found.job.state),
             str(trial.step),
-            f"{trial.seconds:.1f} s",
+            duration(trial.seconds),
             figures.number(trial.learning_rate),
             figures.number(trial.level),
             figures.loss(trial.validation_loss),
@@ -200,8 +200,8 @@ def _bill_columns(report: JobReport, spec: JobSpec) -> Iterator[tuple[str, bool,
         any(bill.bytes_within_nodes for bill in bills),
         lambda _, bill: figures.size(bill.bytes_within_nodes),
     )
-    yield "search", True, lambda _, bill: f"{bill.seconds_search:.1f} s"
-    yield "training", True, lambda _, bill: f"{bill.seconds_training:.1f} s"
+    yield "search", True, lambda _, bill: duration(bill.seconds_search)
+    yield "training", True, lambda _, bill: duration(bill.seconds_training)
     yield "waited", any(bill.steps_timed for bill in bills), lambda _, bill: _waited(bill)
     yield "peak memory", any(bill.memory_bytes for bill in bills), lambda _, bill: figures.size(bill.memory_bytes)
     yield "kept for backward", drops, lambda _, bill: figures.size(bill.saved_bytes)
@@ -209,7 +209,7 @@ def _bill_columns(report: JobReport, spec: JobSpec) -> Iterator[tuple[str, bool,
     yield (
         "repairs",
         any(bill.repairs for bill in bills),
-        lambda _, bill: f"{bill.repairs} ({bill.seconds_recovery:.1f} s)",
+        lambda _, bill: f"{bill.repairs} ({duration(bill.seconds_recovery)})",
     )
     yield "averages missed", any(bill.absences for bill in bills), lambda _, bill: _absences(bill)
     yield "steps by workers", any(len(bill.steps_by_workers) > 1 for bill in bills), lambda _, bill: _by_workers(bill)
@@ -260,7 +260,7 @@ def options_table(report: JobReport, spec: JobSpec) -> Sheet:
                 str(took.steps),
                 str(took.steps_search),
                 figures.size(took.bytes_sent),
-                f"{took.seconds:.1f} s",
+                duration(took.seconds),
             )
     return table
 
@@ -277,7 +277,7 @@ def arms_table(report: JobReport) -> Sheet:
             _interval(arm.validation_loss, figures.loss),
             *(_interval(arm.validation_metrics.get(name), figures.loss) for name in metrics),
             _interval(arm.bytes_sent, figures.size),
-            _interval(arm.seconds_to_target, figures.seconds),
+            _interval(arm.seconds_to_target, duration),
             str(arm.num_diverged),
         )
     return table
@@ -317,7 +317,7 @@ def crossing_lines(found: Result) -> Iterator[str]:
         if crossing.seconds is None:
             yield f"{first} did not reach {goal}"
         else:
-            seconds = f"{crossing.seconds:.1f} s instead of {crossing.other_seconds:.1f} s"
+            seconds = f"{duration(crossing.seconds)} instead of {duration(crossing.other_seconds)}"
             yield f"{first} reached {goal} after {seconds}"
 
 

@@ -127,9 +127,12 @@ def _client_of(server: Server) -> Client:
     return Client(server.url, server.key, away_s=PATIENCE_S)
 
 
-def follow(client: Client, job_id: str, console: Console) -> JobView:
-    """Print the job's progress until it is over, and return its last view."""
-    progress = Progress(client, job_id)
+def follow(client: Client, job_id: str, console: Console, *, with_history: bool = True) -> JobView:
+    """Print the job's progress until it is over, and return its last view.
+
+    Without the history, begin with a line about each trial.
+    """
+    progress = Progress(client, job_id, with_history=with_history)
     with console.status("") as status:  # draws nothing without a terminal
         for view in client.watch(job_id):
             for line in progress.lines(view):

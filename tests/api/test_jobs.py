@@ -22,6 +22,7 @@ from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.jobs import JobOrder
+from service.wire.queue import QueuePlace, WaitKind
 from service.wire.records import ScheduleEntry
 from tests.api.conftest import Reporting
 from tests.support.patience import PATIENCE_S
@@ -86,6 +87,36 @@ def test_a_frame_has_the_names_of_arms_as_they_were_given() -> None:
     points = "\n".join(["job,arm,seed,name,step,seconds,value", *rows]).encode()
 
     assert list(display.frame(points, "loss")["arm"]) == ["01", "1", "null"]
+
+
+def test_a_watched_sweep_shows_what_trains_and_counts_the_rest(client: Client, store: Store, job: JobSpec) -> None:
+    sweep = {"params": {"workload.batch_size": {"integer": [16, 64]}}, "sweep": {"samples": 20}}
+    reporting = Reporting(store, JobSpec.model_validate(job.model_dump() | sweep))
+    for number in range(6):
+        reporting.start(f"sample-{number}")
+    for number in range(5):
+        reporting.finish_trial(f"sample-{number}", rates=[2.0], density=0.01, loss=0.1 + number)
+
+    view, trials = client.job(reporting.job_id).view, client.trials(reporting.job_id)
+    rows = list(display._rows(view, trials))
+
+    assert [row[:2] for row in rows] == [
+        ("sample-5", "training"),
+        ("16 trials", "waiting"),
+        ("5 trials", "finished"),
+    ]
+    assert rows[-1][5] == "best 0.1"
+    over = view.model_copy(update={"state": JobState.SUCCEEDED})
+    assert len(list(display._rows(over, trials))) == 22
+
+
+def test_a_watched_job_that_waits_says_why(client: Client, job: JobSpec) -> None:
+    place = QueuePlace(place=2, of=3, kind=WaitKind.ROOM, workers=2, sentence="there is no room for 2 workers")
+    waiting = client.submit(job).view.model_copy(update={"queue": place})
+
+    title = display.table(waiting, (), "0%").title
+
+    assert str(title) == f"{waiting.name} ({waiting.id}) is queued, 0%: there is no room for 2 workers"
 
 
 def test_a_figure_has_a_line_for_each_trial(finished: Job) -> None:
@@ -185,7 +216,7 @@ def test_of_a_watched_job_that_waits_the_trials_are_asked_for_once(
 
     made.watch()
 
-    assert asked == [f"/v1/jobs/{made.id}/trials"] * 2
+    assert asked == [f"/v1/jobs/{made.id}/trials", "/v1/jobs"] * 2
 
 
 def test_a_notebook_is_shown_one_output_that_changes(

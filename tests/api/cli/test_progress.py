@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from api import display
-from api.cli import figures, report
+from api.cli import figures, main, report
 from api.cli.demo import demo_job, introduction
 from api.cli.progress import Progress, level_name
 from api.client import Client
-from search.config import BoConfig
+from search.config import BoConfig, Budget
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.wire.records import TrialFailed
@@ -36,6 +37,57 @@ def test_a_metric_of_any_size_keeps_four_digits(value: float | None, written: st
 )
 def test_a_share_is_written_without_an_exponent(fraction: float | None, written: str) -> None:
     assert figures.share(fraction) == written
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [(2.57, "2.6 s"), (599.9, "599.9 s"), (600.0, "10 min"), (3599.7, "1 h"), (11_520.0, "3 h 12 min"),
+     (604_800.0, "7 d"), (1_209_600.0 + 5 * 3600, "14 d 5 h")],
+)  # fmt: skip
+def test_a_long_duration_is_written_in_days_hours_and_minutes(seconds: float, written: str) -> None:
+    assert display.duration(seconds) == written
+
+
+def test_who_begins_to_watch_gets_a_line_for_each_trial_and_then_all_that_is_new(
+    client: Client, reporting: Reporting
+) -> None:
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+    progress = Progress(client, reporting.job_id, with_history=False)
+
+    begun = told(progress, client, reporting.job_id).splitlines()
+    reporting.stage("tuned", 1, rate=1.0, density=0.01)
+    then = told(progress, client, reporting.job_id)
+
+    assert [line for line in begun if line.startswith("tuned: ")] == begun[-1:]
+    assert begun[-1].startswith("tuned: 100 steps, 5.0 s, last validation loss 1.0157; job ")
+    assert "stage 1 takes" in then and "stage 1 committed" in then and "stage 0" not in then
+
+
+def test_a_long_job_tells_where_it_is_once_in_a_hundredth_of_its_budget(
+    client: Client, store: Store, job: JobSpec
+) -> None:
+    reporting = Reporting(store, job.model_copy(update={"budget": Budget(seconds=1000.0)}))
+    progress = Progress(client, reporting.job_id)
+    reporting.start("tuned")
+    for stage in range(10):  # of five training seconds each
+        reporting.stage("tuned", stage, rate=2.0, density=0.01)
+        lines = told(progress, client, reporting.job_id).splitlines()
+        assert sum("last validation loss" in line for line in lines) == (stage % 2 == 0)
+
+    assert "; job " in progress.summary and progress.summary.endswith(" left")
+
+
+def test_the_list_says_how_far_a_job_is(
+    client: Client, key: str, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+
+    done = CliRunner().invoke(main.app, ["list", "--url", client.url, "--key", key])
+
+    far = display.how_far(client.jobs(progress=True).jobs[0])
+    assert "%, " in far and far.endswith(" left") and far in done.stdout
 
 
 def test_a_trial_of_a_job_that_is_over_does_not_train_for_ever(
