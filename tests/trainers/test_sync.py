@@ -185,7 +185,7 @@ def test_apart_batch_norm_is_evaluated_with_statistics_of_the_mean_and_keeps_its
         replica.run(SEGMENT)
 
     trained = {name: buffer.clone() for name, buffer in watched.model.named_buffers()}
-    evaluated = watched._evaluated.tensors(watched.step, 0, num_present=1)
+    evaluated = watched._evaluated.tensors(watched.step, 0, num_present=1, averaged=False)
 
     assert not torch.equal(evaluated["2.running_mean"], trained["2.running_mean"])
     assert all(torch.equal(buffer, trained[name]) for name, buffer in watched.model.named_buffers())
@@ -344,7 +344,8 @@ def test_the_trivial_policy_is_the_default_and_leaves_checkpoints_as_they_were(m
     state = _replica(make_config).state
 
     assert isinstance(ReplicaConfig.model_fields["sync"].default, EveryStepConfig)
-    assert state.shared.keys() == {"parameters", "optimizer", "steps"}
+    assert state.shared.keys() == {"parameters", "optimizer", "steps", "average"}
+    assert not state.shared["average"].tensors()
     assert state.own.keys() == {"buffers", "exchange", "random"}
 
 

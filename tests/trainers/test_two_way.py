@@ -224,7 +224,8 @@ def test_workers_of_zero_one_adam_are_apart_only_where_they_leave_out_exchanges(
 def test_the_state_of_a_drifting_exchange_is_each_ranks_own(make_config):
     replica = Replica(make_config(optimizer=SgdConfig(momentum=0.0), exchange=CserConfig()), 0, 1, device="cpu")
 
-    assert replica.state.shared.keys() == {"steps"}
+    assert replica.state.shared.keys() == {"steps", "average"}
+    assert not replica.state.shared["average"].tensors()
     assert {"parameters", "optimizer", "exchange", "sync"} <= replica.state.own.keys()
 
 
