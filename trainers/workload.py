@@ -50,7 +50,7 @@ class Workload(ABC):
     validation: Samples
     batch_size: int = 32  # samples per worker and micro-batch
     evaluation_batch_size: int | None = None  # samples per forward pass of an evaluation; None: `samples_at_once`
-    loader_processes: int = 0  # per worker: processes that load and transform training samples in the background
+    loader_processes: int = 0  # per worker: processes that load and transform samples by index in the background
     data_version: str = ""  # distinguishes data of the same size; a job resumes only on the same version
     metrics: Mapping[str, Direction] = {}  # what `evaluate` measures besides the loss, and which way is better
 

@@ -1,5 +1,6 @@
 """Workloads as users write them: the tests name their factories in a job."""
 
+import os
 import random
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -565,6 +566,31 @@ class MapStyle(Regression):
 
     def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         return {"loss": self.loss(model, batch)}
+
+
+class Signed(Dataset[Tensor]):
+    """Samples that say which process fetches them."""
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor([os.getpid()])
+
+
+class WhoFetches(Regression):
+    """Keeps which processes fetched its validation samples."""
+
+    loader_processes = 1
+    metrics: Mapping[str, Direction] = {}
+
+    def __init__(self) -> None:
+        self.training = self.validation = Signed()
+        self.fetched_by: set[int] = set()
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        self.fetched_by.update(batch.flatten().tolist())
+        return {"loss": torch.zeros(())}
 
 
 class Numbers:

@@ -2,7 +2,7 @@
 
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -165,23 +165,19 @@ def _after(place: Place, accumulate: int) -> Place:
 
 
 class _Fetcher(Dataset[Batch]):
-    """The training samples as a data set of whole batches."""
+    """The samples of `data` as a data set of whole batches."""
 
-    def __init__(self, workload: Workload) -> None:
-        self._workload = workload
+    def __init__(self, workload: Workload, data: Any) -> None:
+        self._workload, self._data = workload, data
 
     def __getitem__(self, request: _Request) -> Batch:
-        data: Any = self._workload.training
-        if _is_indexed_at_once(self._workload, data):  # draws nothing at random
-            return data[request.indices]
+        if _is_indexed_at_once(self._workload, self._data):  # draws nothing at random
+            return self._data[request.indices]
         with random_state.seeded(request.seed):
-            return fetch(self._workload, data, request.indices)
+            return _fetched(self._workload, self._data, request.indices)
 
 
-def fetch(workload: Workload, data: Samples, indices: Tensor) -> Batch:
-    """Return the samples of `data` at `indices` `(b,)` as one batch."""
-    if _is_indexed_at_once(workload, data):
-        return data[indices]
+def _fetched(workload: Workload, data: Samples, indices: Tensor) -> Batch:
     wanted = indices.tolist()
     together = getattr(data, "__getitems__", None)  # torch's convention for fetching many at once
     return workload.collate(together(wanted) if together else [data[index] for index in wanted])
@@ -196,7 +192,7 @@ class IndexFeed:
     """Fetches each batch when it is asked for."""
 
     def __init__(self, workload: Workload, requests: _Requests) -> None:
-        self._fetcher, self._requests = _Fetcher(workload), requests
+        self._fetcher, self._requests = _Fetcher(workload, workload.training), requests
         self.epoch_steps: int | None = requests.epoch_steps
 
     def batch(self, place: Place, batch_size: int | None) -> Batch:
@@ -214,7 +210,7 @@ class LoaderFeed:
         self._requests = requests
         self.epoch_steps: int | None = requests.epoch_steps
         self._loader: DataLoader[Batch] = DataLoader(
-            _Fetcher(workload),
+            _Fetcher(workload, workload.training),
             batch_size=None,
             sampler=requests,
             num_workers=workload.loader_processes,
@@ -238,6 +234,31 @@ class LoaderFeed:
 
     def leave_out(self, is_left_out: Callable[[int], bool]) -> None:
         self._requests.is_left_out = is_left_out
+
+
+class EvaluationFeed:
+    """Serves batches of validation samples: fetched when they are asked for, or by processes of a `DataLoader`."""
+
+    def __init__(self, workload: Workload, *, timeout_s: float) -> None:
+        self._fetcher, self._requests = _Fetcher(workload, workload.validation), list[_Request]()
+        self._loader: DataLoader[Batch] | None = None
+        if workload.loader_processes:
+            self._loader = DataLoader(
+                self._fetcher,
+                batch_size=None,
+                sampler=self._requests,
+                num_workers=workload.loader_processes,
+                persistent_workers=True,
+                timeout=timeout_s,
+            )
+
+    def batches(self, parts: Sequence[Tensor]) -> Iterator[Batch]:
+        """Return the batches of the samples at each of `parts` `(b,)`, which draw the same in every evaluation."""
+        self._requests[:] = [_Request(part, seed_of((int(part[0]), _DRAWS))) for part in parts]
+        if self._loader is None or not parts:
+            return map(self._fetcher.__getitem__, self._requests)
+        with random_state.seeded(0):  # as for training
+            return iter(self._loader)
 
 
 class StreamFeed:

@@ -1,6 +1,6 @@
 """Run batches forward and backward through a rank's model, and check what the workload returns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeGuard
 
 import torch
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from trainers import random_state
 from trainers.methods.replica_config import ReplicaConfig
-from trainers.training.feed import Feed, Place, fetch, seed_of, to_device
-from trainers.workload import MOST_OWN, OWN_NAME, OwnNumbers, Workload, WorkloadError
+from trainers.training.feed import EvaluationFeed, Feed, Place, seed_of, to_device
+from trainers.workload import MOST_OWN, OWN_NAME, Batch, OwnNumbers, Workload, WorkloadError
 
 
 class Forward(NamedTuple):
@@ -30,6 +30,7 @@ class Passes:
     ) -> None:
         self._config, self._workload, self._model = config, workload, model
         self._feed, self.device = feed, device
+        self._evaluation_feed = EvaluationFeed(workload, timeout_s=config.reply_timeout_s)
         self._own_names: frozenset[str] | None = None  # None: no loss has been computed yet
 
     def forward(self, place: Place, batch_size: int | None = None) -> Forward:
@@ -77,9 +78,12 @@ class Passes:
                 "without `detach`, `item` or `no_grad`"
             )
 
-    def measure(self, indices: Tensor, names: Sequence[str]) -> Tensor:
-        """Return what is measured of the validation samples at `indices`: means `(len(names),)` in float64."""
-        batch = to_device(fetch(self._workload, self._workload.validation, indices), self.device)
+    def measured(self, parts: Sequence[Tensor], names: Sequence[str]) -> Iterator[Tensor]:
+        """Yield what is measured of the validation samples at each of `parts`: means `(len(names),)` in float64."""
+        for batch in self._evaluation_feed.batches(parts):
+            yield self._measured(to_device(batch, self.device), names)
+
+    def _measured(self, batch: Batch, names: Sequence[str]) -> Tensor:
         with self._autocast():
             measured = self._workload.evaluate(self._model, batch)
         if measured.keys() != set(names):

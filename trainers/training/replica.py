@@ -394,9 +394,10 @@ class Replica:
         lent, evaluating = model.lent(self.model, evaluated), model.evaluating(self.model)
         with lent, evaluating, model.untouched(self.model), random_state.seeded(0, self.device):
             try:
-                for indices in torch.split(share, self._evaluation_batch):
-                    if len(indices):  # a set smaller than the ranks leaves some without a share
-                        sums[:-1] += len(indices) * self.parts.passes.measure(indices, names)
+                # A set smaller than the ranks leaves some without a share.
+                parts = [part for part in torch.split(share, self._evaluation_batch) if len(part)]
+                for part, means in zip(parts, self.parts.passes.measured(parts, names), strict=True):
+                    sums[:-1] += len(part) * means
             except torch.OutOfMemoryError as error:
                 if self._evaluation_batch == 1 or len(share) == 1:
                     raise torch.OutOfMemoryError(f"an evaluation of one sample: {error}") from error
