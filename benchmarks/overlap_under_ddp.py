@@ -51,16 +51,7 @@ def main() -> int:
     if given.rank is not None:
         measure(given.rank)
         return 0
-    try:
-        with network.made(2) as hosts:
-            for mbps in given.links:
-                hosts.limit(mbps)
-                print(f"{mbps:g} Mbit/s", flush=True)
-                hosts.run_on_each(sys.executable, __file__, "--rank", timeout_s=HOST_S)
-    except network.NoNetwork as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return network.on_two_hosts(__file__, [f"{mbps:g}" for mbps in given.links], timeout_s=HOST_S)
 
 
 def measure(rank: int) -> None:

@@ -61,16 +61,7 @@ def main() -> int:
     if given.rank is not None:
         measure(given.rank)
         return 0
-    try:
-        with network.made(2) as hosts:
-            for link in given.links:
-                hosts.limit(None if link == "unlimited" else float(link))
-                print(f"{link} Mbit/s", flush=True)
-                hosts.run_on_each(sys.executable, __file__, "--rank", timeout_s=HOST_S)
-    except network.NoNetwork as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return network.on_two_hosts(__file__, given.links, timeout_s=HOST_S)
 
 
 def measure(rank: int) -> None:

@@ -10,7 +10,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,23 @@ class Network:
                 each.kill()
         if failed:
             raise SystemExit(f"{failed[0]} failed")
+
+
+def on_two_hosts(program: str, links: Sequence[str], *, timeout_s: float) -> int:
+    """Run `program --rank RANK` on two hosts, once for each of `links`: Mbit/s, or `unlimited`.
+
+    Returns the exit code: 2 if this machine lets us make no network.
+    """
+    try:
+        with made(2) as hosts:
+            for link in links:
+                hosts.limit(None if link == "unlimited" else float(link))
+                print(f"{link} Mbit/s", flush=True)
+                hosts.run_on_each(sys.executable, program, "--rank", timeout_s=timeout_s)
+    except NoNetwork as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
 
 
 def token_bucket(mbps: float) -> list[str]:
