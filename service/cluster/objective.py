@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from service.job.parts import LOSS, Direction, Objective
+from service.wire.metrics import sign
 from trainers.segment import Evaluation
 from trainers.workload import WorkloadError
 
@@ -21,13 +22,13 @@ class Judge(NamedTuple):
         value = evaluation.loss if self.metric == LOSS else evaluation.metrics[self.metric]
         if not math.isfinite(value):
             return None
-        return value if self.direction == "min" else -value
+        return sign(self.direction) * value
 
     def is_at_target(self, score: float | None) -> bool:
         """Return whether `score` reaches the job's target."""
         if score is None or self.target is None:
             return False
-        return score <= (self.target if self.direction == "min" else -self.target)
+        return score <= sign(self.direction) * self.target
 
     def rank(self, evaluation: Evaluation) -> float:
         """Return the number that ranks states, lowest first; a metric that is not finite ranks last."""

@@ -14,10 +14,11 @@ from search.sweep.ranking import Mark, Standing, best_trade_offs, pruned, rankin
 from service.control import events, transfer
 from service.control.models import JobRow, RungRow, TrialRow
 from service.errors import UnreadableJob
-from service.job.parts import LOSS, Direction
+from service.job.parts import Direction
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.events import EventKind
+from service.wire.metrics import sign, value_of
 from service.wire.records import MarkPoint, RungReached, SampleDrawn
 from service.wire.stored import stored_spec
 from service.wire.sweeps import RankedTrial, RungView, SampleStatus, SweepReport
@@ -121,14 +122,11 @@ def seen(session: Session, job: JobRow, trials: Sequence[TrialView]) -> tuple[Ma
 
 
 def _marks(spec: JobSpec, rows: Iterable[RungRow], directions: Mapping[str, Direction]) -> list[Mark]:
-    sign, cost = _sign(spec, directions), spec.sweep_config.cost
+    factor, cost = sign(directions.get(spec.objective.metric)), spec.sweep_config.cost
     return [
-        Mark(row.trial_id, row.rung, None if row.value is None else sign * row.value, _cost(cost, row)) for row in rows
+        Mark(row.trial_id, row.rung, None if row.value is None else factor * row.value, _cost(cost, row))
+        for row in rows
     ]
-
-
-def _sign(spec: JobSpec, directions: Mapping[str, Direction]) -> int:
-    return -1 if directions.get(spec.objective.metric) == "max" else 1
 
 
 def _cost(unit: str | None, row: RungRow) -> float | None:
@@ -148,9 +146,9 @@ def _all_marks(spec: JobSpec, rows: Iterable[RungRow], trials: Sequence[TrialVie
 
 def _end(spec: JobSpec, trial: TrialView, num_rungs: int, directions: Mapping[str, Direction]) -> Mark:
     metric, unit, bill = spec.objective.metric, spec.sweep_config.cost, trial.bill
-    value = trial.validation_loss if metric == LOSS else trial.validation_metrics.get(metric)
+    value = value_of(trial, metric)
     costs = {"bytes": float(bill.bytes_sent), "seconds": bill.seconds_training}
-    signed = None if value is None else _sign(spec, directions) * value
+    signed = None if value is None else sign(directions.get(metric)) * value
     return Mark(trial.trial_id, num_rungs, signed, None if unit is None else costs[unit])
 
 
@@ -166,10 +164,10 @@ def report(spec: JobSpec, state: JobState, rows: Sequence[RungRow], trials: Sequ
     standings = [Standing(each.trial_id, last.get(each.trial_id), each.outcome in UNSUCCESSFUL) for each in trials]
     front = best_trade_offs([mark for mark in last.values() if mark.rung == len(shares)])
     by_id = {trial.trial_id: trial for trial in trials}
-    sign = _sign(spec, directions)
+    factor = sign(directions.get(spec.objective.metric))
     return SweepReport(
         metric=spec.objective.metric,
-        direction="max" if sign < 0 else "min",
+        direction="max" if factor < 0 else "min",
         cost=spec.sweep_config.cost,
         ranking=tuple(
             _ranked(
@@ -177,7 +175,7 @@ def report(spec: JobSpec, state: JobState, rows: Sequence[RungRow], trials: Sequ
                 by_id[each],
                 last.get(each),
                 (*shares, 1.0),
-                sign=sign,
+                factor=factor,
                 status=_status(by_id[each], ended, state),
                 on_front=each in front,
             )
@@ -194,7 +192,7 @@ def _ranked(
     mark: Mark | None,
     shares: Sequence[float],
     *,
-    sign: int,
+    factor: int,
     status: SampleStatus,
     on_front: bool,
 ) -> RankedTrial:
@@ -205,7 +203,7 @@ def _ranked(
         sample=trial.sample,
         status=status,
         share=0.0 if mark is None else shares[mark.rung],
-        value=None if mark is None or mark.value is None else sign * mark.value,
+        value=None if mark is None or mark.value is None else factor * mark.value,
         cost=None if mark is None else mark.cost,
         on_front=on_front,
     )

@@ -9,6 +9,7 @@ from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
 from service.wire.comparison import ComparedArm, ComparedTrial, Comparison, Difference
 from service.wire.jobs import JobView
+from service.wire.metrics import sign
 from service.wire.reports import JobReport
 from service.wire.trials import Series
 
@@ -54,11 +55,11 @@ def comparison(
 
 def _target(reports: Iterable[JobReport], curves: Mapping[str, Series], direction: Direction) -> float | None:
     """Return the worst of the last values of the arms' trials that completed."""
-    worst = max if direction == "min" else min
     # A sample that ended at a rung would be the worst, and say nothing of where arms get to.
     arms = [each for report in reports for each in report.trials if each.arm in {arm.arm for arm in report.arms}]
     lasts = [final(curves[trial.trial_id]) for trial in arms if trial.outcome == "completed"]
-    return worst((last[1] for last in lasts if last is not None), default=None)
+    values = (last[1] for last in lasts if last is not None)
+    return max(values, key=lambda value: sign(direction) * value, default=None)
 
 
 def _arms(reports: Iterable[JobReport], trials: Iterable[ComparedTrial]) -> Iterator[ComparedArm]:

@@ -4,6 +4,7 @@ from statistics import median
 from typing import NamedTuple
 
 from service.job.parts import Direction
+from service.wire.metrics import sign
 from service.wire.trials import Series
 
 #: A smaller relative loss from the best to the final value of a metric may be noise.
@@ -30,8 +31,7 @@ def worsening(curve: Series, direction: Direction) -> Worsening | None:
     known = [(step, value) for step, value in zip(curve.steps, curve.values, strict=True) if value is not None]
     if not known:
         return None
-    best_of = min if direction == "min" else max
-    step, best = best_of(known, key=lambda point: point[1])
+    step, best = min(known, key=lambda point: sign(direction) * point[1])
     last = known[-1][1]
     is_notable = best != 0 and abs(last - best) >= NOTABLE * abs(best)
     return Worsening(step, best, last) if is_notable else None

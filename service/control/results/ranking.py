@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from service.job.parts import LOSS
+from service.wire.metrics import sign, value_of
 from service.wire.trials import UNSUCCESSFUL, TrialView
 
 
@@ -24,10 +25,9 @@ def metric_of(spec: Mapping[str, Any]) -> str:
 def job_result(metric: str, trials: Iterable[TrialView]) -> JobResult | None:
     """Return the best result of the trials that ended well; None if none has a finite one."""
     results = [
-        JobResult(value, -value if trial.metric_directions.get(metric) == "max" else value)
+        JobResult(value, sign(trial.metric_directions.get(metric)) * value)
         for trial in trials
         if trial.outcome is not None and trial.outcome not in UNSUCCESSFUL
-        for value in [trial.validation_loss if metric == LOSS else trial.validation_metrics.get(metric)]
-        if value is not None and math.isfinite(value)
+        if (value := value_of(trial, metric)) is not None and math.isfinite(value)
     ]
     return min(results, key=lambda each: each.score, default=None)

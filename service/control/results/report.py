@@ -17,6 +17,7 @@ from service.job.parts import LOSS, Direction, TrialSpec
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL
 from service.wire.jobs import JobView
+from service.wire.metrics import sign, value_of
 from service.wire.records import Bill
 from service.wire.reports import ArmReport, Cost, Crossing, Estimate, JobReport, Prices, TrialReport
 from service.wire.sweeps import SweepReport
@@ -123,14 +124,13 @@ def _targets(spec: JobSpec, facts: Sequence[TrialFacts], direction: Direction) -
     """Return the target by seed: the job's own, else the worst final value among completed trials of arms."""
     if spec.objective.target is not None:
         return dict.fromkeys(spec.seeds, spec.objective.target)
-    worst = max if direction == "min" else min
     targets: dict[int, float | None] = {}
     # A sample pruned at a rung would be the worst, but says nothing about the arms.
     for trial, curve in ((each.view, each.curve) for each in facts):
         if trial.sample is None and trial.outcome == "completed":
             last = final(curve)
             known = [value for value in (targets.get(trial.seed), last and last[1]) if value is not None]
-            targets[trial.seed] = worst(known, default=None)
+            targets[trial.seed] = max(known, key=lambda value: sign(direction) * value, default=None)
     return targets
 
 
@@ -234,10 +234,10 @@ def best(arms: Sequence[ArmReport], metric: str, direction: Direction) -> str | 
     None until every trial has finished, since means over different seeds are not comparable.
     """
     has_finished = all(arm.num_finished == arm.num_trials for arm in arms)
-    sign = 1 if direction == "min" else -1
-    means = [arm.validation_loss if metric == LOSS else arm.validation_metrics.get(metric) for arm in arms]
     ranked = [
-        (arm.num_diverged, sign * mean.mean, arm.arm) for arm, mean in zip(arms, means, strict=True) if mean is not None
+        (arm.num_diverged, sign(direction) * mean.mean, arm.arm)
+        for arm in arms
+        if (mean := value_of(arm, metric)) is not None
     ]
     return min(ranked)[2] if ranked and has_finished else None
 
@@ -270,8 +270,8 @@ def final(series: Series) -> tuple[float, float] | None:
 
 def milestones(series: Series, direction: Direction) -> Series:
     """Return the points better than all before them, and the last known one: `reached` and `final` need no others."""
-    sign = 1 if direction == "min" else -1
-    known = [(at, sign * value) for at, value in enumerate(series.values) if value is not None]
+    factor = sign(direction)
+    known = [(at, factor * value) for at, value in enumerate(series.values) if value is not None]
     lowest = accumulate((score for _, score in known), min)
     better = (at for (at, score), before in zip(known, chain([math.inf], lowest), strict=False) if score < before)
     kept = sorted({*better, *(at for at, _ in known[-1:])})
@@ -281,6 +281,6 @@ def milestones(series: Series, direction: Direction) -> Series:
 
 def reached(series: Series, target: float, direction: Direction = "min") -> float | None:
     """Return the seconds at which `series` first reached `target`; None if never."""
-    sign = 1 if direction == "min" else -1
+    factor = sign(direction)
     points = zip(series.seconds, series.values, strict=True)
-    return next((seconds for seconds, value in points if value is not None and sign * value <= sign * target), None)
+    return next((seconds for seconds, value in points if value is not None and factor * value <= factor * target), None)
