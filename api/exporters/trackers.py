@@ -149,11 +149,12 @@ class Run:
         changed = {
             name: each for name, each in held.items() if name not in self.written or not self.written[name].ends(each)
         }
-        if not changed and held.keys() >= self.written.keys():
+        is_gone = bool(self.written.keys() - held.keys())
+        if not changed and not is_gone:
             return
         first = min((self.written[name].last.step if name in self.written else 0 for name in changed), default=0)
         found = self.read(first)
-        if self.written and (held.keys() < self.written.keys() or self._is_replaced(changed, found, first)):
+        if self.written and (is_gone or self._is_replaced(changed, found, first)):
             self.writer.close()
             self._begin_empty()
             found = self.read(0)

@@ -182,29 +182,43 @@ def test_a_followed_job_is_asked_only_for_points_beyond_the_written_ones(
     assert asked == [("tuned", 0), ("tuned", 80)]  # the last evaluation was in step 80
 
 
-@pytest.mark.parametrize("is_seen_late", [False, True])
-def test_steps_that_were_taken_back_are_found_even_once_a_trial_is_beyond_them(is_seen_late: bool) -> None:
-    first = {"loss": [Point(step, 1.0 * step, 2.0) for step in range(10)]}
-    again = {
-        "loss": [*first["loss"][:5], *(Point(step, 1.0 * step + 30, 2.0) for step in range(5, 8 + 6 * is_seen_late))]
-    }
-    service = first
+BEFORE = {"loss": [Point(step, 1.0 * step, 2.0) for step in range(10)]}
+AGAIN = [*BEFORE["loss"][:5], *(Point(step, 1.0 * step + 30, 2.5) for step in range(5, 14))]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"loss": AGAIN[:8]},
+        {"loss": AGAIN[:10]},
+        {"loss": AGAIN},
+        {"loss": [*AGAIN[:8], BEFORE["loss"][9], *AGAIN[10:]]},  # the last written one is there, and one is missing
+        {"memory_bytes": BEFORE["loss"]},
+        {},
+    ],
+)
+def test_steps_that_were_taken_back_are_found_even_once_a_trial_is_beyond_them(after: dict[str, list[Point]]) -> None:
+    service = BEFORE
     begun: list[Recorder] = []
 
     def begin() -> Recorder:
         begun.append(Recorder(iter([]), MagicMock()))
         return begun[-1]
 
-    run = Run(begin, lambda step: {"loss": [point for point in service["loss"] if point.step >= step]})
-    for service in (first, again):
-        last = service["loss"][-1]
-        extent = SeriesExtent(
-            trial_id="t", arm="tuned", seed=0, name="loss", num_points=last.step + 1, last_step=last.step,
-            last_value=last.value,
-        )  # fmt: skip
-        run.update([extent])
+    def points_from(first: int) -> Points:
+        return {name: [point for point in series if point.step >= first] for name, series in service.items()}
 
-    assert begun[-1].points == again and len(begun) == 2
+    run = Run(begin, points_from)
+    for service in (BEFORE, after):
+        run.update(extent(name, series) for name, series in service.items())
+
+    assert begun[-1].points == after and len(begun) == 2
+
+
+def extent(name: str, series: list[Point]) -> SeriesExtent:
+    last = series[-1]
+    of = {"num_points": len(series), "last_step": last.step, "last_value": last.value}
+    return SeriesExtent(trial_id="t", arm="tuned", seed=0, name=name, **of)
 
 
 @pytest.mark.parametrize(("end", "outcome"), [(None, "unfinished"), ("cancelled",) * 2, ("succeeded", "not finished")])
