@@ -12,6 +12,7 @@ from search.past_jobs.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
 from search.space import SearchSpace
 from search.surrogate.acquisition import warm_up
+from search.types import Allowance
 
 _BASELINES: dict[str, type[Baseline[Any]]] = {
     each.kind: each for each in (Fixed, Cosine, Linear, Polynomial, Off, Scheduled)
@@ -50,3 +51,20 @@ def restore(state: Mapping[str, Any]) -> Strategy:
     if strategy in (Controller, AutoLrs):
         warm_up()
     return strategy.from_state_dict(state)
+
+
+def extended(state: Mapping[str, Any], budget: Budget, *, until: Allowance | None) -> dict[str, Any]:
+    """Return the state of a strategy under `budget`, which has grown; its open commit, if any, ends at `until` now."""
+    longer = {**state, "budget": budget.model_dump(mode="json")}
+    if until is not None and "events" in longer:
+        longer["events"] = _moved(longer["events"], until)
+    return longer
+
+
+def _moved(events: list[dict[str, Any]], until: Allowance) -> list[dict[str, Any]]:
+    """Return a controller's events with the end of the open commit, which is the last one, moved to `until`."""
+    last = max((index for index, event in enumerate(events) if "decide" in event), default=None)
+    if last is None:
+        return events
+    moved = {**events[last]["decide"], "commit_until": until.model_dump(mode="json")}
+    return [*events[:last], {**events[last], "decide": moved}, *events[last + 1 :]]

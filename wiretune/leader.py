@@ -5,6 +5,7 @@ from statistics import median, median_low
 from typing import Any
 
 from search import strategies
+from search.budget import spending
 from search.budget.link import StepCost
 from search.config import Budget
 from search.loop import pacing
@@ -49,7 +50,13 @@ class Leader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a loop had this `state_dict`: `orders` begins with the order that it had no answer to."""
         begun = Begun.model_validate({name: value for name, value in state.items() if name != "journal"})
-        strategy = strategies.restore(state["journal"])
+        journal, before = state["journal"], Budget.model_validate(state["journal"]["budget"])
+        if before != self._budget:  # which has grown
+            last = begun.decisions[-1]
+            until = spending.stretched(last.commit_until, before, self._budget)
+            begun.decisions[-1] = last.model_copy(update={"commit_until": until})
+            journal = strategies.extended(journal, self._budget, until=until)
+        strategy = strategies.restore(journal)
         self._num_timed = 0
         self.loop = Loop(strategy, self._budget, clock=self._clock, begun=begun)
 

@@ -250,7 +250,8 @@ class Tuner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where this rank, of as many ranks, has saved `state`; collective.
 
-        The tuner is new, and model and optimizer have their states of then. The next step gets the same values.
+        The tuner is new, and model and optimizer have their states of then. The next step gets the same values, unless
+        a cap of the budget has grown: then the search and the rate's decay go on towards the new end.
 
         Raises:
             ValueError: on all ranks, if one rank's `state` is of another search, exchange or number of ranks, or the
@@ -291,8 +292,11 @@ class Tuner:
         if self.is_over:
             return "a tuner that is over takes no state: `detach` its handle, and attach again"
         for name, now in self._search.items():
-            if (saved := state["search"].get(name, now)) != now:
-                return f"`{name}` must be as in the search that `state` is of, {saved!r}, got {now!r}"
+            saved = state["search"].get(name, now)
+            may_grow = name in Budget.model_fields and not state["is_over"] and None not in (saved, now)
+            if now != saved and not (may_grow and now > saved):
+                grown = " or larger" if may_grow else ""
+                return f"`{name}` must be as in the search that `state` is of, {saved!r}{grown}, got {now!r}"
         return self.handle.conflict(state["handle"])
 
     def _follow(self) -> Generator[None, float, None]:

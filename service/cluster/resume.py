@@ -5,10 +5,11 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from search import strategies
 from search.budget.link import StepCost
 from search.config import Budget
 from search.loop.endings import Failure
-from search.types import Allowance, Candidate, Values
+from search.types import Candidate, Values
 from service.cluster.measured import OpenCommit
 from service.cluster.opening import dense_bytes
 from service.cluster.probe_ends import Held
@@ -86,18 +87,8 @@ class Resume(BaseModel):
         if before == budget:
             return self
         commit = self.open_commit and self.open_commit.stretched(before, budget)
-        journal = {**self.journal, "budget": budget.model_dump(mode="json")}
-        if commit is not None and "events" in journal:
-            journal["events"] = _moved(journal["events"], commit.decision.commit_until)
+        until = None if commit is None else commit.decision.commit_until
+        journal = strategies.extended(self.journal, budget, until=until)
         # otherwise patience could end it at once; and `best_at` is a share of the old budget
         progress = self.progress.model_copy(update={"num_stale": 0, "best_at": 0.0})
         return self.model_copy(update={"journal": journal, "open_commit": commit, "progress": progress})
-
-
-def _moved(events: list[dict[str, Any]], until: Allowance) -> list[dict[str, Any]]:
-    """Return a controller's events with the end of the open commit, which is the last one, moved to `until`."""
-    last = max((index for index, event in enumerate(events) if "decide" in event), default=None)
-    if last is None:
-        return events
-    moved = {**events[last]["decide"], "commit_until": until.model_dump(mode="json")}
-    return [*events[:last], {**events[last], "decide": moved}, *events[last + 1 :]]

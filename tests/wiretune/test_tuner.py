@@ -265,6 +265,40 @@ def test_a_search_that_resumes_goes_on_as_if_it_had_not_stopped(moment: str):
     assert (again.is_over, again.num_taken_back) == (True, tuner.num_taken_back)
 
 
+@pytest.mark.parametrize("kind", ["bo", "linear", "autolrs"])
+def test_a_search_that_resumes_with_a_larger_budget_trains_and_decays_to_its_end(kind: str):
+    script = Script(controller={"kind": kind}, steps=120)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+    while tuner.is_probing or not tuner.decisions or len(script.losses) < 70:
+        script.step()
+    kept, begun = saved(script, tuner), len(script.losses)
+    longer = Script(controller={"kind": kind}, steps=240)
+    again = longer.tuner
+    assert isinstance(again, wiretune.Tuner)
+    longer.model.load_state_dict(kept["model"])
+    longer.optimizer.load_state_dict(kept["optimizer"])
+
+    again.load_state_dict(kept["tuner"])
+    while not again.is_over:
+        longer.step()
+
+    rates = [first for first, _ in longer.rates]
+    assert begun < 110 and begun + len(rates) == 240
+    assert rates[-1] < 0.1 * rates[120 - begun]
+
+
+def test_a_search_that_is_over_does_not_grow():
+    script = Script(controller={"kind": "fixed"}, steps=5)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+    while not tuner.is_over:
+        script.step()
+
+    with pytest.raises(ValueError, match="`steps` must be as in the search that `state` is of, 5, got 100"):
+        committing().load_state_dict(saved(script, tuner)["tuner"])
+
+
 def test_a_search_that_is_over_resumes_as_one():
     script, tuner = resumable(0, steps=30)
     while not tuner.is_over:
@@ -295,7 +329,8 @@ def committing(**how: Any) -> wiretune.Tuner:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"steps": 200}, "`steps` must be as in the search that `state` is of, 100, got 200"),
+        ({"steps": 50}, "`steps` must be as in the search that `state` is of, 100 or larger, got 50"),
+        ({"steps": 100, "seconds": 9}, "`seconds` must be as in the search that `state` is of, None, got 9"),
         ({"controller": {"kind": "cosine"}}, "`controller.kind` must be .*'fixed', got 'cosine'"),
         ({"batch_size": 4}, "`batch_size` must be .*None, got 4"),
         ({"sync": {"kind": "local_sgd", "period": 4}}, "`period` must be"),
