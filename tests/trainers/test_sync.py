@@ -205,7 +205,9 @@ def test_steps_that_a_rank_leaves_out_are_no_part_of_its_way(make_config, monkey
     replica, paths, rates = _replica(make_config, sync=config), [], []
     monkeypatch.setattr(Outliers, "weight", lambda screen, moved, loss, path: paths.append(path) or 1.0)
     step = replica.parts.optimizer.step
-    monkeypatch.setattr(replica.parts.optimizer, "step", lambda loss: rates.append(_rate(replica)) or step(loss))
+    monkeypatch.setattr(
+        replica.parts.optimizer, "step", lambda *given, **named: rates.append(_rate(replica)) or step(*given, **named)
+    )
 
     replica.run(Segment(num_steps=12, learning_rate=0.1), pace=pace)
 
