@@ -222,7 +222,8 @@ class AutoLrs:
         self._space, self._config, self._seed, self._budget = space, config, seed, budget
         self._range = rate_range(config, space)
         self._lowest_rate = space.min_learning_rate if config.stated_rates is None else self._range[0]
-        self._round = Round(rate=space.guess.learning_rate)
+        low, high = self._range
+        self._round = Round(rate=min(high, max(low, space.guess.learning_rate)))  # which is used if no probe trains
 
     def steer(self, steers: Sequence[Steer]) -> None:
         """Ignore steers: the procedure stays the published one."""

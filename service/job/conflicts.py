@@ -16,7 +16,6 @@ from search.config import (
     RateRange,
     ScheduleConfig,
     SobolConfig,
-    StagedConfig,
     range_conflict,
 )
 from search.schedule_file import ScheduleFile
@@ -193,7 +192,7 @@ def _ranges_that_are_not_searched(trial: TrialSpec) -> Iterator[Conflict]:
 
 
 def _guess_out_of_range(trial: TrialSpec) -> Iterator[Conflict]:
-    if not isinstance(trial.controller, StagedConfig) or trial.controller.stated_rates is None:
+    if not isinstance(trial.controller, RateRange) or trial.controller.stated_rates is None:
         return
     (low, high), guess = trial.controller.stated_rates, trial.replica.optimizer.learning_rate
     if not low <= guess <= high:

@@ -142,6 +142,14 @@ def test_no_rate_below_a_stated_one_is_used_though_all_diverges():
         _tell(strategy, None, [], steps=100 * stage, diverged=True)
 
 
+@pytest.mark.parametrize(("guess", "rate"), [(1.0, 0.2), (1e-3, 0.05), (0.1, 0.1)])
+def test_a_guess_outside_the_stated_range_is_moved_into_it(guess, rate):
+    strategy = _autolrs(budget=Budget(steps=3), guess=guess, min_learning_rate=0.05, max_learning_rate=0.2)
+
+    assert strategy.ask() is None
+    assert strategy.decide().values.learning_rate == rate
+
+
 def test_no_search_begins_that_the_budget_does_not_outlast():
     strategy = _autolrs(budget=Budget(steps=50), first_stage=100, num_probes=5)
 

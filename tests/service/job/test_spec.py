@@ -275,8 +275,9 @@ def test_a_range_of_rates_has_two_ends_in_order(kind: str, limits: dict[str, flo
     assert said in refused({"controller": {"kind": kind} | limits})["/controller"].message
 
 
-def test_a_guess_outside_the_stated_range_of_rates_is_refused_where_it_is_given() -> None:
-    limits = {"kind": "bo", "min_learning_rate": 0.01, "max_learning_rate": 0.05}
+@pytest.mark.parametrize("kind", ["bo", "autolrs"])
+def test_a_guess_outside_the_stated_range_of_rates_is_refused_where_it_is_given(kind: str) -> None:
+    limits = {"kind": kind, "min_learning_rate": 0.01, "max_learning_rate": 0.05}
     high = {"kind": "sgd", "learning_rate": 0.06}
 
     of_the_job = refused({"controller": limits, "optimizer": high})
