@@ -182,7 +182,7 @@ class ScheduleFile(Value):
         """
         if step < 0:
             raise ValueError(f"`step` must be at least 0, got {step}.")
-        return self.entries[bisect_right([entry.step for entry in self.entries], step) - 1]
+        return self.entries[bisect_right(self.entries, step, key=lambda entry: entry.step) - 1]
 
 
 class Provenance(Value):

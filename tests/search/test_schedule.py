@@ -44,6 +44,28 @@ def test_after_its_end_the_last_rate_goes_on(schedule):
     assert schedule.learning_rate_at(25) == 0.0
 
 
+class Counting(tuple[Entry, ...]):
+    """Entries that count how often one is looked at."""
+
+    num_reads = 0
+
+    def __getitem__(self, index):
+        self.num_reads += 1
+        return super().__getitem__(index)
+
+    def __iter__(self):
+        self.num_reads += len(self)
+        return super().__iter__()
+
+
+def test_a_step_looks_at_few_of_many_entries(schedule):
+    entries = Counting(Entry(step=step, num_steps=1, learning_rate=1.0 + step) for step in range(1000))
+    long = schedule.model_copy(update={"entries": entries, "num_steps": 1000})
+
+    assert long.learning_rate_at(700) == 701.0
+    assert entries.num_reads < 50
+
+
 def test_torch_replays_the_schedule_and_keeps_the_ratio_of_groups(schedule):
     first, second = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
     optimizer = torch.optim.SGD([{"params": [first], "lr": 0.7}, {"params": [second], "lr": 1.4}])
