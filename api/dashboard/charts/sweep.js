@@ -50,7 +50,7 @@ export function importanceChart(found) {
   const known = rows.filter((row) => row.importance !== null);
   return {
     traces: [{ type: "bar", orientation: "h", y: known.map((row) => row.path), x: known.map((row) => row.importance), text: known.map((row) => row.measure), textposition: "none",
-      marker: { color: known.map((row) => COLOURS[row.measure === "share of variance" ? 1 : 0]) }, hovertemplate: "%{y}: %{text} %{x:.2f}<extra></extra>" }],
+      marker: { color: known.map((row) => COLOURS[row.measure === "share of variance" ? 1 : 0]) }, hovertemplate: "%{y}: %{text} %{x:.2~g}<extra></extra>" }],
     layout: { height: Math.max(320, tall(known)), xaxis: { title: { text: "rank correlation of numbers, share of variance of choices" }, range: [0, 1] }, yaxis: barAxis(known),
       ...(known.length ? {} : { annotations: [{ text: "too few samples have had their whole budget", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }] }) },
     label: known.map((row) => `${row.path}: ${row.measure} ${number(row.importance, 2)}`).join("; ") || "too few samples have had their whole budget",

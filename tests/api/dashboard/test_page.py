@@ -106,7 +106,7 @@ def test_every_verb_is_explained_on_its_button() -> None:
         ("pages/jobs/filters.js", "STATES", list(JobState)),
         ("states.js", "OVER", [state for state in JobState if state in TERMINAL]),
         ("states.js", "TRAINING", [state for state in JobState if state in ACTIVE - {JobState.STARTING}]),
-        ("pages/job/controls.js", "PRIORITIES", list(Priority)),
+        ("states.js", "PRIORITIES", list(Priority)),
         ("pages/keys.js", "ROLES", list(Role)),
     ],
 )
