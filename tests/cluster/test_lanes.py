@@ -245,7 +245,7 @@ def test_the_line_that_is_first_at_the_target_ends_both(
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("insurance", "lane"))]
 
 
-def _evaluated(group: Any, *, at: int) -> Evaluation:
+def _evaluated(group: Any, *, at: int, averaged: bool = False) -> Evaluation:
     """Return a loss of 0.5 from `at` steps on, and of 2 before."""
     loss = 0.5 if len(group.rates) >= at else 2.0
     return Evaluation(loss=loss, metrics={}, num_samples=10, bytes_sent=({"control": 8},) * 2)
