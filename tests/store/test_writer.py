@@ -172,16 +172,17 @@ def test_a_writer_that_is_too_slow_says_so_and_drops_what_has_not_begun(engine):
 
 
 def test_a_full_queue_is_refused_and_is_a_failure(engine):
-    failures = []
+    failures, entered, release = [], threading.Event(), threading.Event()
     writer = Writer(sessionmaker(engine), timeout_s=0.3, max_waiting=1, note_failure=lambda: failures.append(1))
-    with ThreadPoolExecutor(2) as pool:
-        release = occupy(writer, pool)
-        writer._waiting.put_nowait(None)
-        with pytest.raises(Unavailable, match="wait for the database"):
-            writer.write(add("one too many"))
-        release.set()
+    writer.post(lambda _session: entered.set() or release.wait(PATIENCE_S))  # whose caller does not wait
+    assert entered.wait(PATIENCE_S)
+    writer._waiting.put_nowait(None)
 
-    assert failures == [1, 1]  # the write that holds it up, and the refused one
+    with pytest.raises(Unavailable, match="wait for the database"):
+        writer.write(add("one too many"))
+    release.set()
+
+    assert failures == [1]
 
 
 @pytest.mark.parametrize(("slow_s", "num_failures"), [(0.01, 1), (PATIENCE_S, 0)])
@@ -192,7 +193,7 @@ def test_a_write_that_is_stored_too_late_is_a_failure_before_its_caller_goes_on(
     writer.write(lambda _session: wait_until(lambda: writer.is_slow, timeout_s=0.1, every_s=0.001))
 
     assert len(failures) == num_failures
-    assert not wait_until(lambda: writer.is_slow, timeout_s=0.0, every_s=0.001)
+    assert wait_until(lambda: not writer.is_slow, timeout_s=PATIENCE_S, every_s=0.001)
     writer.close()
 
 
