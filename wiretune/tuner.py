@@ -373,7 +373,13 @@ class Tuner:
         return progress.last_loss if progress.num_lost <= MOST_LOST and self.handle.is_sound() else loss
 
     def _set(self, values: Values) -> None:
-        for group, ratio in zip(self.handle.optimizer.param_groups, self._ratios, strict=True):
+        groups = self.handle.optimizer.param_groups
+        if len(groups) != len(self._ratios):
+            raise ValueError(
+                f"`optimizer` must keep the {len(self._ratios)} parameter groups that it had when it was attached, got "
+                f"{len(groups)}: add all groups before `attach`, or `detach` and attach again"
+            )
+        for group, ratio in zip(groups, self._ratios, strict=True):
             rate = values.learning_rate * ratio
             if isinstance(group["lr"], Tensor):  # in place: a compiled or captured step holds the tensor
                 group["lr"].fill_(rate)
