@@ -401,7 +401,7 @@ def test_a_group_that_is_added_later_is_refused_with_a_remedy():
     script = Script(controller={"kind": "linear"}, steps=5)
     script.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": 0.1})
 
-    with pytest.raises(ValueError, match="keep the 2 parameter groups .* got 3: add all groups before `attach`"):
+    with pytest.raises(ValueError, match=r"keep the 2 parameter groups .* got 3: add all groups before `attach`"):
         script.tuner.report(1.0)  # type: ignore[attr-defined]
 
 
