@@ -411,7 +411,9 @@ def provenance(job: JobRow, trial: TrialRow) -> Provenance:
     kept = (trial.schedule or {}).get("origin")  # null: it has not finished, or an earlier release trained it
     told = Origin.model_validate(kept, extra="ignore").model_dump() if kept else {}
     sample = None if trial.sample is None else trial.sample["values"]
-    return Provenance(job_id=job.id, job=job.spec, arm=trial.arm, seed=trial.seed, sample=sample, **told)
+    # schedules are shared, and the path of a webhook may be a secret
+    spec = {name: part for name, part in job.spec.items() if name != "webhook"}
+    return Provenance(job_id=job.id, job=spec, arm=trial.arm, seed=trial.seed, sample=sample, **told)
 
 
 def event_view(row: EventRow) -> Event:

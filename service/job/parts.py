@@ -274,8 +274,8 @@ class Checkpointing(Config):
     )
     export: Literal["last", "best", "average"] = Field(
         "best",
-        description="the weights of the end; the evaluated state that `objective` ranks best, weights or their average; "
-        "or the average at the end",
+        description="the evaluated state that `objective` ranks best, be it the weights or their average; or the "
+        "weights, or the average, at the end",
     )
 
 

@@ -236,6 +236,16 @@ def test_a_job_whose_samples_no_trial_can_have_is_read_nevertheless(store: Store
     assert len(store.schedules(job_id)) == 3
 
 
+def test_a_schedule_that_is_shared_holds_no_webhook(store: Store, make_spec: Any) -> None:
+    url = "https://hooks.example/T/B/SECRET"
+    job_id = store.add_job(make_spec(webhook={"url": url}))[0].id
+
+    [schedule] = store.schedules(job_id)
+
+    assert schedule.provenance is not None and schedule.provenance.job["workload"]
+    assert "SECRET" not in schedule.model_dump_json()
+
+
 def test_the_schedule_of_a_sample_says_what_it_set(store: Store, swept: Any) -> None:
     job_id = swept()
 
