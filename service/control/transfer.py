@@ -119,7 +119,7 @@ def _of_sample(session: Session, trial: TrialSpec, transfer: PastJobs | str, pro
 def kept(session: Session, job_id: str) -> Mapping[str, Prior]:
     """Return the prior of each trial, as found when the job was added, or the sample drawn."""
     rows = session.execute(select(TrialRow.id, TrialRow.prior).where(TrialRow.job_id == job_id))
-    return {trial_id: NO_PRIOR if prior is None else Prior.model_validate(prior, extra="ignore") for trial_id, prior in rows}
+    return {each: NO_PRIOR if prior is None else Prior.model_validate(prior, extra="ignore") for each, prior in rows}
 
 
 def _newest(session: Session, trial: TrialSpec, project: str | None) -> Prior:
