@@ -151,7 +151,8 @@ def _goodness(seen: Sequence[Seen]) -> Tensor:
     raw = torch.tensor([math.nan if each.value is None else -each.value for each in seen], dtype=torch.float64)
     # A sample that almost diverged is a hundred times off: what is far below the median says "bad", not how bad.
     middle = raw.nanmedian()
-    spread = (raw - middle).abs().nanmedian().clamp_min(1e-12)
+    spread = (raw - middle).abs().nanmedian()
+    spread = spread if spread > 0 else raw[~raw.isnan()].std(correction=0)  # where most values are equal
     raw = raw.maximum(middle - 5 * spread)
     finite = raw[~raw.isnan()]
     below = max(float(finite.max() - finite.min()) / 2, float(finite.std())) or 1.0

@@ -292,6 +292,17 @@ def test_a_model_keeps_away_from_rates_that_diverged(cost: Any, rule: str) -> No
     assert found.drawn_by == rule and float(found.values["rate"]) < 10  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("others", [(0.7, 0.9), (0.3, 0.9), ()])
+def test_where_most_values_are_equal_the_others_still_count(others: tuple[float, ...]) -> None:
+    values = (0.5, 0.5, 0.5, 0.5, *others)
+    seen = [Seen(values={}, share=1.0, value=value) for value in values]
+
+    goodness = outcomes_of(seen, is_paired=False)[:, 0].tolist()
+
+    assert [values[place] for place in sorted(range(len(values)), key=lambda each: -goodness[each])] == sorted(values)
+    assert len(set(goodness)) == len(set(values))
+
+
 def test_costs_stay_apart_however_far_most_of_them_are_below() -> None:
     seen = [Seen({}, 1 / 9, 1.0 + 0.01 * at, 1e7 if at > 5 else 1e6) for at in range(9)]
     seen.append(Seen({}, 1.0, None))
