@@ -220,20 +220,3 @@ def test_a_closure_is_called_once():
 
     assert MuonWithAdamW([{"params": [parameter]}]).step(closure) == 2.0
     assert calls == [1]
-
-
-class Scaled(nn.Module):
-    """A norm of two dimensions, channels' scales as some models write them, and a matrix between."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.linear, self.head = nn.LayerNorm((4, 6)), nn.Linear(6, 5), nn.Linear(5, 1)
-        self.scales = nn.Parameter(torch.ones(1, 4, 1, 1))
-
-
-def test_norms_and_vectors_of_any_shape_are_no_matrices():
-    model = Scaled()
-    muon = _built(model)._optimizer
-
-    assert isinstance(muon, MuonWithAdamW)
-    assert [name for name, each in model.named_parameters() if muon.steps_as_matrix(each)] == ["linear.weight"]

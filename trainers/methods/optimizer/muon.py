@@ -10,8 +10,6 @@ from torch import Tensor, nn
 Group = dict[str, Any]  # a torch parameter group
 #: Of the quintic Newton-Schulz iteration, and how often it is applied (Jordan, 2024).
 COEFFICIENTS, NUM_ITERATIONS = (3.4445, -4.7750, 2.0315), 5
-#: Modules whose parameters are no linear map of one layer to the next.
-NO_MAPS = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 #: A shorter gradient counts as this long.
 LEAST_NORM = 1e-7
 
@@ -110,15 +108,13 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 def is_matrix(parameter: Tensor, not_matrices: Collection[Tensor]) -> bool:
-    """Return whether a parameter maps one layer to the next: a matrix, or a kernel. One row or column is a vector."""
-    if parameter.ndim < 2 or min(parameter.flatten(1).shape) == 1:
-        return False
-    return all(parameter is not each for each in not_matrices)
+    """Return whether a parameter maps one layer to the next: a matrix, or a kernel."""
+    return parameter.ndim >= 2 and all(parameter is not each for each in not_matrices)
 
 
-def no_maps(model: nn.Module) -> list[Tensor]:
-    """Return the parameters of `model` that are no linear map: tables, whose rows are entries of a list, and norms."""
-    return [each for part in model.modules() if isinstance(part, NO_MAPS) for each in part.parameters(recurse=False)]
+def embeddings(model: nn.Module) -> list[Tensor]:
+    """Return the tables of `model`, whose rows are entries of a list and no linear map."""
+    return [each.weight for each in model.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)]
 
 
 def _part(groups: Sequence[Group], belongs: Callable[[Tensor], bool]) -> Iterator[Group]:

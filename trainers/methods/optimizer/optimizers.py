@@ -12,7 +12,7 @@ from torch.nn import Parameter
 
 from trainers.exchange.step_result import is_finite
 from trainers.methods.optimizer.lars import Lars
-from trainers.methods.optimizer.muon import MuonWithAdamW, no_maps
+from trainers.methods.optimizer.muon import MuonWithAdamW, embeddings
 from trainers.methods.optimizer.schedulefree_plus import ScheduleFreePlus
 from trainers.methods.optimizer.spec import (
     AdamWConfig,
@@ -390,7 +390,7 @@ def _of_kind(
         case MuonConfig():
             return MuonWithAdamW(
                 groups,
-                not_matrices=no_maps(model),
+                not_matrices=embeddings(model),
                 momentum=config.momentum,
                 betas=config.betas,
                 weight_decay=decay,
