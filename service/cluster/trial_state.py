@@ -168,11 +168,13 @@ class TrialState:
     def evaluate_line(self) -> None:
         """Evaluate the committed line and report the result.
 
-        If its weights set no record, their average may: then it is evaluated too, and the better of both counts.
+        If its weights set no record, their average may: then it is evaluated too, and the better of both counts. So
+        it is at a rung, where samples of a sweep are compared.
         """
         export = self.spec.checkpoint.export
         found = self.evaluate(averaged=export == "average")
-        if export == "best" and found.has_average and not self.progress.is_record(self.judge.score(found)):
+        is_enough = self.progress.is_record(self.judge.score(found)) and not self._is_at_rung()
+        if export == "best" and found.has_average and not is_enough:
             found = min(found, self.evaluate(averaged=True), key=self.judge.rank)
         self._note(found)
 
@@ -185,8 +187,7 @@ class TrialState:
 
     def _tell_rungs(self, evaluation: Evaluation) -> None:
         """Report the rungs that this evaluation has reached, and wait for the decision whether the run goes on."""
-        share = fraction_spent(self.spec.budget, self.spent())
-        while self.progress.num_rungs < len(self.spec.rungs) and self.spec.rungs[self.progress.num_rungs] <= share:
+        while self._is_at_rung():
             metric = self.spec.objective.metric
             reached = RungReached(
                 trial_id=self.trial_id,
@@ -198,6 +199,11 @@ class TrialState:
             )
             self.progress.num_rungs += 1
             self.recorder.wait_for(reached)
+
+    def _is_at_rung(self) -> bool:
+        """Return whether the run has reached a rung that it has not told of."""
+        told, rungs = self.progress.num_rungs, self.spec.rungs
+        return told < len(rungs) and rungs[told] <= fraction_spent(self.spec.budget, self.spent())
 
     def note_start(self, evaluation: Evaluation) -> None:
         """Record and report an evaluation of the stage's checkpoint."""

@@ -113,18 +113,35 @@ def test_a_snapshot_and_a_checkpoint_lead_to_the_same_average(make_config: MakeC
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_a_checkpoint_of_a_release_without_averages_begins_one(make_config: MakeConfig, tmp_path: Path):
+def test_a_run_of_a_release_without_averages_keeps_none_which_no_replay_could_repeat(
+    make_config: MakeConfig, tmp_path: Path
+):
     old, url = averaged(make_config()), f"file://{tmp_path}/checkpoint"
     del old.state.shared["average"]  # which earlier releases did not write
     run(old, 10)
     commit_manifest(url, old.save(url))
 
-    replica = averaged(make_config(average=True))
+    config, again = make_config(average=True), f"{url}-again"
+    replica = averaged(config)
     replica.load(url)
-    run(replica, 2)
+    run(replica, 6)
+    commit_manifest(again, replica.save(again))
+    resumed = averaged(config)
+    resumed.load(again)
+    run(resumed, 6)
 
-    weights, average = (exported(replica, tmp_path, averaged=each) for each in (False, True))
-    assert all(torch.equal(weights[name], average[name]) for name in weights)
+    assert not replica.evaluate().has_average
+    assert not resumed.evaluate().has_average
+
+
+def test_states_that_come_at_odd_steps_count_too():
+    weight = torch.zeros(3)
+    average = WeightAverage({"weight": weight})
+    for step in range(3, 1000, 10):  # as averages of workers do after an odd number of steps
+        weight.fill_(float(step))
+        average.follow(step)
+
+    assert 800 < average.weights()["weight"][0] < 990
 
 
 @pytest.fixture(scope="module")

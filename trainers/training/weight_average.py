@@ -6,8 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Steps between two states that are averaged: neighbours differ little, and each costs a pass over all weights.
+#: The least steps between two states that are averaged: neighbours differ little, and each costs a pass over all weights.
 EVERY = 4
+#: The count of a run that began in a release without averages. It keeps none: a replay, which begins at step 0, would
+#: have another.
+NONE = -1
 #: The larger, the fewer states count: about the last ninth of them.
 DECAY = 8
 
@@ -22,14 +25,14 @@ class WeightAverage:
     def __init__(self, live: Mapping[str, Tensor]) -> None:
         self._live = {name: tensor.detach() for name, tensor in live.items()}
         self._mean: dict[str, Tensor] = {}
-        self._count = 0
+        self._count, self._last = 0, 0  # states counted, and the step of the last
 
     @torch.no_grad()
     def follow(self, step: int) -> None:
-        """Count the state after `step` steps, if its turn has come."""
-        if step % EVERY or not self._live:
+        """Count the state after `step` steps, if the last one counted is at least `EVERY` steps before it."""
+        if step - self._last < EVERY or not self._live or self._count == NONE:
             return
-        self._count += 1
+        self._count, self._last = self._count + 1, step
         if not self._mean:
             self.fit(self._live)
         means = list(self._mean.values())
@@ -48,10 +51,10 @@ class WeightAverage:
             self._mean = {name: _accumulator(live) for name, live in self._live.items() if name in tensors}
 
     def scalars(self) -> dict[str, Any]:
-        return {"count": self._count}
+        return {"count": self._count, "last": self._last}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
-        self._count = scalars.get("count", 0)  # missing in old checkpoints: the average begins there
+        self._count, self._last = scalars.get("count", NONE), scalars.get("last", 0)
 
 
 def _accumulator(live: Tensor) -> Tensor:
