@@ -36,7 +36,7 @@ from trainers.snapshot import Image
 from trainers.traffic.cost import step_traffic
 from trainers.training.model import looks_trained, matrices
 from wiretune.gradient_signs import GradientSigns
-from wiretune.leader import Leader
+from wiretune.leader import TIMED_PART, Leader
 
 #: Torch's optimizers whose learning rates the controller knows. Any other is treated like a workload's own.
 KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
@@ -148,6 +148,8 @@ class Tuner:
         # Seconds or bytes may end the run long before a cap in steps does: its length follows from a step's cost.
         asks_for_length = isinstance(config, StagedConfig) and not (budget.seconds is budget.bytes is None)
         num_timed = steps_to_time(space) if asks_for_length else 0
+        if budget.steps is not None and num_timed > TIMED_PART * budget.steps:
+            num_timed = 0  # it would be a large part of a short run
         interval = space.period_of(space.opening) // handle.config.sync.num_parts
         self._leader = Leader(build, space, budget, clock=clock, num_timed=num_timed, interval=interval)
         self._orders = self._leader.orders()

@@ -133,16 +133,6 @@ def require_traffic(spec: TrialSpec, group: Group) -> None:
         )
 
 
-def require_room(spec: TrialSpec, space: SearchSpace, sent: int) -> None:
-    """Raise WorkloadError if `sent`, the bytes before the first step, leave no room in the budget for a step."""
-    step, cap = space.step.bytes if space.step else 0.0, spec.budget.bytes
-    if cap is not None and sent + step > cap:
-        raise WorkloadError(
-            f"`budget.bytes` is {cap:,}, but {sent:,} were sent before the first step, which sends {step:,.0f}: "
-            "discarded first steps and evaluations count, so give far more, or `budget.steps` or `seconds` instead"
-        )
-
-
 def stated_space(spec: TrialSpec) -> SearchSpace:
     """Return the search space that the job states. A searched value opens in the middle, or with its first choice."""
     replica = spec.replica

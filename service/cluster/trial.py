@@ -18,7 +18,7 @@ from service.cluster.checkpoints import Exported
 from service.cluster.commit_stage import close_stage, commit_stage
 from service.cluster.insurance import InsuranceSink, insured, own_schedule
 from service.cluster.measured import OpenCommit
-from service.cluster.opening import opening_space, require_room, require_traffic
+from service.cluster.opening import opening_space, require_traffic
 from service.cluster.optimizer_choice import built_with, choose_optimizer
 from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
@@ -98,7 +98,6 @@ def _start(state: TrialState, prior: Prior) -> Begun:
     for lane in state.lanes:
         lane.hold(state.stage.checkpoint)  # their states are equal by construction
     evaluation = _evaluate_off_the_clock(state)  # otherwise it could use up a short budget before the first step
-    require_room(state.spec, state.space, state.progress.bytes)
     state.clock.start()
     state.note_start(evaluation)
     return Begun()

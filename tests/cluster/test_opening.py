@@ -355,14 +355,6 @@ def test_a_run_counts_its_steps_at_the_level_that_it_opens_with_after_a_first_on
     assert space.step.bytes == pytest.approx(1e6 * (0.01 + opening), rel=1e-3)
 
 
-@pytest.mark.parametrize("num_bytes", [2000, 3500])
-def test_bytes_that_are_spent_before_the_first_step_are_refused(num_bytes: int, group: Any, tmp_path: Path) -> None:
-    spec = digits_trial(budget={"bytes": num_bytes}, controller={"kind": "fixed"})
-
-    with pytest.raises(WorkloadError, match="but 3,008 were sent before the first step, which sends 1,000"):
-        trial.train(spec, group, Memory(), trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
-
-
 def test_an_evaluation_that_outlasts_the_budget_leaves_all_of_it_to_the_steps(
     group: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

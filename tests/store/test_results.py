@@ -4,7 +4,7 @@ import pytest
 
 from service.control.queries import NamedPoint
 from service.errors import NotFound
-from service.wire.records import AttemptFinished, MetricPoints
+from service.wire.records import AttemptFinished, Bill, MetricPoints
 from tests.support.decisions import decision
 from tests.support.reported import finished
 
@@ -72,6 +72,16 @@ def test_a_report_says_where_nothing_was_searched_and_which_steps_weights_it_giv
     )
     (view,) = store.trials(driver.job_id)
     assert (view.exported_step, view.end_validation_loss) == (20, 0.75)
+
+
+def test_a_report_says_that_a_run_was_not_trained_and_that_its_weights_are_an_average(store, driver):
+    driver.decide(0, first_step=0, decision=decision(rewards=(0.1, 0.2)))
+    driver.send(finished(driver.trial_id, bill=Bill(bytes_sent=900), averaged=True, end_validation_loss=0.75))
+
+    assert store.report(driver.job_id).trials[0].notes == (
+        "not trained: its budget was spent before the first step, as discarded first steps and evaluations count",
+        "the weights are an average of the last steps up to step 0; at the end the validation loss was 0.75",
+    )
 
 
 def test_a_report_of_a_search_that_kept_its_end_has_nothing_to_add(store, driver):

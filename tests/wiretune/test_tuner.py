@@ -475,6 +475,16 @@ def test_a_budget_that_the_timed_steps_spend_keeps_them():
     assert not tuner.is_probing
 
 
+def test_a_short_loop_trains_its_steps_and_times_none():
+    script = Script(controller={"kind": "bo"}, steps=3, seconds=600)
+    assert isinstance(script.tuner, wiretune.Tuner)
+
+    while not script.tuner.is_over:
+        script.step()
+
+    assert len(script.losses) == script.tuner.schedule().num_steps == 3
+
+
 def test_a_search_that_ends_before_its_first_commit_says_so():
     script = Script(controller={"kind": "bo"}, steps=STEPS)
     tuner = script.tuner

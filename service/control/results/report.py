@@ -191,6 +191,8 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
         yield divergence.why(trial.divergence)
     if trial.failure is not None:
         yield f"failed: {trial.failure}"
+    if trial.outcome == "completed" and trial.step == 0:
+        yield "not trained: its budget was spent before the first step, as discarded first steps and evaluations count"
     if trial.ended_early:
         patience = f"{spec.objective.patience} evaluations in a row"
         yield f"ended early, after {trial.step} steps: the validation {metric} had not improved in {patience}"
