@@ -28,8 +28,8 @@ Trials = Sequence[TrialView]
 Show = Callable[[JobView, Trials, str], None]
 Axis = Literal["seconds", "step"]
 #: Durations are in seconds up to here: longer ones are hard to read so.
-_LONG_S = 600.0
-_SPANS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+LONG_S = 600.0
+SPANS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 #: An arm may be called `null` or `01`, so pandas must not interpret it; only a value may be missing.
 _AS_NAMED: Any = {"keep_default_na": False, "na_values": {"value": [""]}, "dtype": {"arm": str, "name": str}}
 _COLUMNS = ("trial", "state", "step", "training", "learning rate", "validation loss", "sent")
@@ -39,10 +39,10 @@ _MOST_AT_REST = 3
 
 def duration(seconds: float, digits: int = 1) -> str:
     """Return a duration in seconds, `2.6 s`, and from ten minutes on in its two largest units: `3 h 12 min`."""
-    if seconds < _LONG_S:
+    if seconds < LONG_S:
         return f"{seconds:.{digits}f} s"
-    at = next(at for at, (_, length) in enumerate(_SPANS) if round(seconds) >= length)
-    (unit, length), (lower, part) = _SPANS[at : at + 2]
+    at = next(at for at, (_, length) in enumerate(SPANS) if round(seconds) >= length)
+    (unit, length), (lower, part) = SPANS[at : at + 2]
     whole, rest = divmod(round(seconds / part), length // part)
     return f"{whole} {unit} {rest} {lower}" if rest else f"{whole} {unit}"
 

@@ -10,7 +10,7 @@ from api.calls import with_progress
 from api.cli import figures
 from api.cli.sheet import INDENT
 from api.client import Client
-from api.display import duration, how_far, trial_name
+from api.display import LONG_S, SPANS, duration, how_far, trial_name
 from search.config import Budget
 from search.types import Values
 from service.job.spec import JobSpec
@@ -25,6 +25,8 @@ from service.wire.trials import ProbeView, StageView, TrialView
 _QUIET_S, _QUIET_SHARE = 5.0, 0.01
 #: Stages fetched per poll. A trial never decides more between two polls; the final poll would find the rest.
 _NEW_STAGES = 20
+#: The last attempt in which a job in this state has trained nothing.
+_UNTRAINED = {JobState.QUEUED: 0, JobState.STARTING: 1}
 
 
 class Progress:
@@ -50,8 +52,9 @@ class Progress:
         state = list(state_lines(job)) if self._is_new("state", *where) else []
         if not job.is_over:  # the trials' news comes before the job's end
             yield from state
-        if job.state in (JobState.QUEUED, JobState.STARTING) and job.attempt <= 1:
+        if job.attempt <= _UNTRAINED.get(job.state, -1):
             self.summary = job.state
+            self._tells_news = True  # all that follows is new
             return
         trials = self._client.trials(self._job_id)
         if any(self._trials.get(trial.trial_id) != trial for trial in trials):
@@ -184,8 +187,14 @@ def _budget(budget: Budget) -> str:
 
 
 def _given_s(seconds: float) -> str:
-    """Return a given number of seconds without the tenths that nobody gave."""
-    return duration(seconds).replace(".0 s", " s")
+    """Return a given number of seconds as it was given, and from ten minutes on in all its units: `1 d 1 min 1 s`."""
+    if seconds < LONG_S:
+        return f"{seconds:.15g} s"
+    parts = []
+    for unit, length in SPANS[:-1]:
+        count, seconds = divmod(seconds, length)
+        parts += [f"{count:.0f} {unit}"] if count else []
+    return " ".join([*parts, *([f"{seconds:.9g} s"] if seconds else [])])
 
 
 def _since(job: JobView) -> str:

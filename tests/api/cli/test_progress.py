@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from api import display
 from api.cli import figures, main, report
 from api.cli.demo import demo_job, introduction
-from api.cli.progress import Progress, level_name
+from api.cli.progress import Progress, level_name, where_it_is
 from api.client import Client
 from search.config import BoConfig, Budget
 from service.control.store import Store
@@ -62,6 +62,50 @@ def test_who_begins_to_watch_gets_a_line_for_each_trial_and_then_all_that_is_new
     assert [line for line in begun if line.startswith("tuned: ")] == begun[-1:]
     assert begun[-1].startswith("tuned: 100 steps, 5.0 s, last validation loss 1.0157; job ")
     assert "stage 1 takes" in then and "stage 1 committed" in then and "stage 0" not in then
+
+
+def test_who_watches_from_the_queue_on_misses_no_news(client: Client, store: Store, job: JobSpec) -> None:
+    job_id = store.add_job(job)[0].id
+    progress = Progress(client, job_id, with_history=False)
+    waiting = told(progress, client, job_id)
+
+    reporting = Reporting(store, job, job_id)
+    starting = told(progress, client, job_id)
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+    first = told(progress, client, job_id)
+    reporting.stage("tuned", 1, rate=1.0, density=0.01)
+    then = told(progress, client, job_id)
+
+    assert "is queued" in waiting and "is starting" in starting
+    assert "tuned: training on cpu over gloo" in first and "probe lr 2, density 1%" in first
+    assert "stage 0 takes" in first and "stage 0 committed" in first
+    assert "stage 1 takes" in then and "stage 0" not in then
+
+
+def test_who_begins_to_watch_a_job_that_waits_to_go_on_is_told_no_history(client: Client, reporting: Reporting) -> None:
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+    reporting.store.attempts.lose(reporting.job_id, reporting.number, reason="a worker ran out of memory")
+    assert client.job(reporting.job_id).view.attempt == 1
+    progress = Progress(client, reporting.job_id, with_history=False)
+    waiting = told(progress, client, reporting.job_id)
+
+    Reporting(reporting.store, reporting.spec, reporting.job_id).start("tuned")
+    again = told(progress, client, reporting.job_id)
+
+    assert "is queued" in waiting and "stage 0" not in waiting + again
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [(0.04, "0.04 s"), (0.25, "0.25 s"), (40.0, "40 s"), (599.5, "599.5 s"), (600.0, "10 min"), (660.5, "11 min 0.5 s"),
+     (5400.0, "1 h 30 min"), (86_461.0, "1 d 1 min 1 s")],
+)  # fmt: skip
+def test_a_budget_is_shown_as_it_was_given(client: Client, job: JobSpec, seconds: float, written: str) -> None:
+    made = client.submit(job.model_copy(update={"budget": Budget(seconds=seconds)}))
+
+    assert any(f"workers, {written} a trial; " in line for line in where_it_is(made.view))
 
 
 def test_a_long_job_tells_where_it_is_once_in_a_hundredth_of_its_budget(
