@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import lru_cache, partial
 
-from sqlalchemy import delete as remove, exists, select
+from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from search.config import Budget
@@ -32,7 +32,7 @@ from service.control.events import KEPT_EVENTS, Bell
 from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
 from service.control.metrics import points
-from service.control.models import AttemptRow, ChunkRow, JobRow, PointRow, ProbeRow, RemovalRow, StreamRow
+from service.control.models import AttemptRow, JobRow, RemovalRow, StreamRow
 from service.control.queries import NamedPoint, WorkerSize
 from service.control.queue.quotas import QuotaBook
 from service.control.queue.waiting import Backlog, WaitingList
@@ -60,8 +60,6 @@ from service.wire.trials import ScheduleView, Series, SeriesExtent, StageView, T
 
 _log = logging.getLogger(__name__)
 _MAX_OWNERS, _MAX_TRIALS, _MAX_REPORTS = 4096, 16_384, 32  # kept in memory
-_MEASURED = (PointRow, ChunkRow, ProbeRow)  # the rows of a trial that are many
-_FORGOTTEN_AT_ONCE = 20  # trials
 _REMEMBERED_S = 3600.0  # remember deleted jobs this long, to find what a killed driver of theirs left
 
 
@@ -516,16 +514,9 @@ class Store:
     def delete(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> None:
         """Delete a finished job from the database; `remove_expired` removes its files.
 
-        Its measurements go first, those of some trials at a time: a write of seconds would hold up all others. After
-        a failure in between the job is still there, and can be deleted again. Raises IllegalTransition for an
-        unfinished job.
+        All of it goes in one write, so that a delete that is refused or fails has deleted nothing. Raises
+        IllegalTransition for an unfinished job.
         """
-
-        def forget(session: Session, job: JobRow, trial_ids: Collection[str]) -> None:
-            verbs.require_version(job, versions)
-            if job.job_state in TERMINAL:
-                for table in _MEASURED:
-                    session.execute(remove(table).where(table.trial_id.in_(trial_ids)))
 
         def delete(session: Session, job: JobRow) -> None:
             now = self._db.now()
@@ -533,11 +524,6 @@ class Store:
             jobs.delete(session, job, now=now)
             audit.add(session, by, "deleteJob", job_id, now=now)
 
-        with self._db.reading() as session:
-            trial_ids = [trial.id for trial in queries.trials(session, job_id)]
-        for first in range(0, len(trial_ids), _FORGOTTEN_AT_ONCE):
-            some = trial_ids[first : first + _FORGOTTEN_AT_ONCE]
-            jobs.on_job(self._db, job_id, partial(forget, trial_ids=some))
         jobs.on_job(self._db, job_id, delete)
         self.owner_of.cache_clear()
 

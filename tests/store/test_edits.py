@@ -5,10 +5,10 @@ from functools import partial
 import pytest
 from sqlalchemy import event, func, inspect, select
 
-from service.control import jobs, store as control_store
+from service.control import jobs
 from service.control.access.rules import Principal
 from service.control.listing import JobFilter
-from service.control.models import Base, EventRow, PointRow, RemovalRow
+from service.control.models import AuditRow, Base, EventRow, JobRow, PointRow, RemovalRow
 from service.control.storage import Storage
 from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound, PreconditionFailed, Unavailable
 from service.job.states import TERMINAL, JobState
@@ -136,26 +136,20 @@ def over(store, make_spec, begin):
     return job_id
 
 
-def test_a_large_job_is_deleted_by_many_writes_between_which_others_are_made(store, make_spec, begin, monkeypatch):
-    monkeypatch.setattr(control_store, "_FORGOTTEN_AT_ONCE", 2)
-    job_id = store.add_job(make_spec(seeds=list(range(5))))[0].id
-    driver: Driver = begin(job_id)
-    for trial in store.trials(job_id):
-        driver.trial_id = trial.trial_id
-        driver.start()
-        driver.send(points(driver.trial_id, range(10)), stream=driver.trial_id)
-    store.cancel(job_id)
-    store.attempts.lose(job_id, 1, reason="its driver ended")
-    left = []
-    event.listen(store._db.engine, "commit", lambda connection: left.append(num_points(connection)))
+def test_no_moment_shows_a_job_without_its_measurements_while_it_is_deleted(store, over):
+    seen = []
 
-    store.delete(job_id)
+    def look(connection):
+        seen.append(
+            tuple(connection.scalar(select(func.count()).select_from(table)) for table in (JobRow, PointRow, AuditRow))
+        )
 
-    assert [each for number, each in enumerate(left) if each not in left[:number]] == [30, 10, 0]
+    num_audited = len(store.keyring.audit(limit=5, cursor=None).entries)
+    event.listen(store._db.engine, "commit", look)
 
+    store.delete(over)
 
-def num_points(connection):
-    return connection.scalar(select(func.count()).select_from(PointRow))
+    assert seen and set(seen) == {(0, 0, num_audited + 1)}
 
 
 def rows_of(store, job_id):
