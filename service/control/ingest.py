@@ -219,10 +219,10 @@ class Ingest:
     def _keep(self, trial: TrialRow, stage: StageRow, record: StageClosed | Checkpointed) -> None:
         """Store the point from which a later attempt resumes."""
         before = attempts.last_resumable(self.session, trial.id)
+        if record.step > (0 if before is None else before.resume_step or 0):  # before the row below loses its step
+            self._get_further()
         if before is not None and before.stage < stage.stage:
             attempts.drop_resumes(self.session, trial.id, before=stage.stage)
-        if record.step > (0 if before is None else before.resume_step or 0):
-            self._get_further()
         stage.resume, stage.resume_step = record.resume, record.step
         stage.bill = record.bill.model_dump(mode="json")
         trial.searching = None

@@ -7,6 +7,7 @@ from sqlalchemy import select
 
 from service.control.models import StageRow
 from service.errors import Fenced, InvalidJob
+from service.job.states import JobState
 from service.wire.records import (
     Bill,
     Billed,
@@ -62,6 +63,19 @@ def test_a_bill_so_far_is_shown_until_the_next_one_and_forgotten_with_what_it_pa
     begin(driver.job_id)
 
     assert (shown_so_far, store.trials(driver.job_id)[0].bill) == (later, BILL)
+
+
+def test_a_stage_rolled_back_to_where_the_one_before_ended_is_no_progress(store, driver, begin):
+    driver.decide(0, first_step=0)
+    driver.close(0, step=10, num_steps=10, bill=BILL, resume={})
+    store.attempts.lose(driver.job_id, 1, reason="lost")
+    again = begin(driver.job_id)
+    again.decide(1, first_step=10)
+    again.close(1, step=10, num_steps=0, bill=BILL, resume={})
+
+    store.attempts.lose(driver.job_id, 2, reason="lost")  # the last one, unless it had got further
+
+    assert store.settings.max_attempts == 2 and store.job(driver.job_id).state is JobState.FAILED
 
 
 @pytest.fixture
