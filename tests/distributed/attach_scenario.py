@@ -75,7 +75,7 @@ TUNED: dict[str, dict[str, Any]] = {
     "period": {
         "exchange": {"kind": "sparse_loco", "density": (0.02, 0.5)},
         "sync": {"kind": "diloco", "period": (2, 8), "outer_learning_rate": (0.5, 1.5)},
-        "steps": 200,
+        "steps": 240,
         "bytes": 10**9,  # or the density would not be searched
     },
     "rate, averages under way": {**KINDS["cocod_sgd"], "steps": 120},
