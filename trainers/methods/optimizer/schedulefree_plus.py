@@ -63,13 +63,17 @@ class ScheduleFreePlus(torch.optim.Optimizer):
         """Apply one update; `closure` returns the loss at y, of which the gradients are. These are used as scratch.
 
         If the gradients are clipped, `clipped` is the factor by which they were multiplied. Polyak's step is that of
-        the whole gradient: it would be longer by 1 / `clipped` if the clipped one divided it.
+        the whole gradient: it would be longer by 1 / `clipped` if the clipped one divided it. Nothing changes where the
+        gradient's norm overflows, so that clipping leaves 0. A gradient that is not a number makes the parameters so.
         """
         if not all(group["train_mode"] for group in self.param_groups):
             raise RuntimeError("the parameters are the average: call `train()` before a step")
         with torch.enable_grad():
             loss = float(closure())
-        l1, product = self._measured(clipped)
+        measured = self._measured(clipped)
+        if measured is None:
+            return loss
+        l1, product = measured
         for group in self.param_groups:
             size, share = _advance(group, l1=l1, gap=max(0.0, loss + product))
             for parameter in group["params"]:
@@ -77,8 +81,11 @@ class ScheduleFreePlus(torch.optim.Optimizer):
                     self._update(parameter, parameter.grad, group, size=size, share=share)
         return loss
 
-    def _measured(self, clipped: Tensor | float) -> tuple[float, float]:
-        """Return |g|_1 and <g, z - y> over all parameters, as before clipping. The host waits for a GPU here."""
+    def _measured(self, clipped: Tensor | float) -> tuple[float, float] | None:
+        """Return |g|_1 and <g, z - y> over all parameters, as before clipping. The host waits for a GPU here.
+
+        None if they cannot be told: they overflow, or clipping by 0 leaves nothing of them.
+        """
         norms, products = [], []
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -88,8 +95,13 @@ class ScheduleFreePlus(torch.optim.Optimizer):
         if not norms:
             return 0.0, 0.0
         sums = torch.stack([torch.stack(norms), torch.stack(products)]).sum(dim=1, dtype=torch.float64)
-        l1, product = (sums / clipped).tolist()
-        return l1, product
+        factor = torch.as_tensor(clipped, dtype=torch.float64, device=sums.device).reshape(1)
+        l1, product, kept = torch.cat([sums, factor]).tolist()
+        if math.isnan(l1):  # not to be hidden: the next loss tells
+            return l1, product
+        if kept == 0 or not (math.isfinite(l1) and math.isfinite(product)):
+            return None
+        return l1 / kept, product / kept
 
     def _update(self, y: Tensor, gradient: Tensor, group: Group, *, size: float, share: float) -> None:
         """Move z by a step of `size`, the average by `share` of the way to it, and y to between the two."""
