@@ -275,15 +275,23 @@ def test_an_evaluation_takes_four_batches_at_once_unless_the_workload_says_it(
     assert ours.workload.evaluated == expected
 
 
-def test_batches_that_a_gpu_has_no_room_for_are_halved_until_it_has(replica: Train):
+def test_batches_that_a_gpu_has_no_room_for_are_halved_until_it_has(replica: Train, caplog: pytest.LogCaptureFixture):
     ours, roomy = replica("Large", fits=13), replica("Large", fits=1000)
 
-    found = [ours.evaluate() for _ in range(2)]
+    assert ours.evaluate().loss == pytest.approx(roomy.evaluate().loss)
+    assert ours.workload.evaluated == [12, 12, 12, 12, 2]
+    assert "a smaller `evaluation_batch_size` of the workload" in caplog.text
+
+
+def test_each_evaluation_begins_with_the_batches_that_the_workload_asks_for(replica: Train):
+    ours = replica("Large", fits=13)
+    ours.evaluate()
+    ours.workload.fits = 1000
     del ours.workload.evaluated[:]
+
     ours.evaluate()
 
-    assert [each.loss for each in found] == pytest.approx([roomy.evaluate().loss] * 2)
-    assert ours.workload.evaluated == [12, 12, 12, 12, 2]
+    assert ours.workload.evaluated == [48, 2]
 
 
 def test_a_sample_that_a_gpu_has_no_room_for_ends_the_evaluation(replica: Train):

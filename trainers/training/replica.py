@@ -71,7 +71,6 @@ class Replica:
             self.workload = workload or registry.build(config.workload)
         self.parts = parts.build(config, self.workload, rank, num_workers, device=self.device)
         self.model = self.parts.model
-        self._evaluation_batch = self.workload.samples_at_once
         self._uploads = ThreadPoolExecutor(1, thread_name_prefix="upload")
         self._upload: Future[list[Shard]] | None = None  # the last that was begun
         self.backend = "none"  # until connected
@@ -363,14 +362,15 @@ class Replica:
         num_samples = len(self.workload.validation)
         evaluated = self._state_to_evaluate(averaged=averaged)
         has_average = bool(self.parts.average.tensors())
-        while (sums := self._sums(evaluated, names)) is None:
-            largest = min(self._evaluation_batch, math.ceil(num_samples / len(self._present)))
-            self._evaluation_batch = largest // 2  # on all ranks: a metric may depend on it
+        # Not remembered: a replaced worker would not know of it, and all ranks must take the same.
+        at_once = min(self.workload.samples_at_once, math.ceil(num_samples / len(self._present)))
+        while (sums := self._sums(evaluated, names, at_once)) is None:
+            refused, at_once = at_once, max(1, at_once // 2)
             log.warning(
-                "evaluating %d samples at once takes more memory than a GPU has; from now on, %d: see "
-                "`evaluation_batch_size` of the workload",
-                largest,
-                self._evaluation_batch,
+                "evaluating %d samples at once takes more memory than a GPU has; trying %d, as every evaluation will: "
+                "a smaller `evaluation_batch_size` of the workload saves the failed tries",
+                refused,
+                at_once,
             )
         means = dict(zip(names, (sums / num_samples).tolist(), strict=True))
         return Evaluation(
@@ -383,10 +383,11 @@ class Replica:
             bytes_within=(self._node_links.within.ledger.take(),),
         )
 
-    def _sums(self, evaluated: Mapping[str, Tensor], names: Sequence[str]) -> Tensor | None:
+    def _sums(self, evaluated: Mapping[str, Tensor], names: Sequence[str], at_once: int) -> Tensor | None:
         """Return the sums over the validation set of what `names` say, `(len(names),)` in float64; collective.
 
-        None if a rank ran out of its GPU's memory. Raises OutOfMemoryError if it did so with a single sample.
+        A forward pass takes `at_once` samples, as many on all ranks: a metric may depend on it. None if a rank ran out
+        of its GPU's memory. Raises OutOfMemoryError if it did so with a single sample.
         """
         sums = torch.zeros(len(names) + 1, dtype=torch.float64)  # the last: ranks that ran out of memory
         share = torch.arange(len(self.workload.validation))[self._present.index(self.rank) :: len(self._present)]
@@ -395,11 +396,11 @@ class Replica:
         with lent, evaluating, model.untouched(self.model), random_state.seeded(0, self.device):
             try:
                 # A set smaller than the ranks leaves some without a share.
-                parts = [part for part in torch.split(share, self._evaluation_batch) if len(part)]
+                parts = [part for part in torch.split(share, at_once) if len(part)]
                 for part, means in zip(parts, self.parts.passes.measured(parts, names), strict=True):
                     sums[:-1] += len(part) * means
             except torch.OutOfMemoryError as error:
-                if self._evaluation_batch == 1 or len(share) == 1:
+                if at_once == 1 or len(share) == 1:
                     raise torch.OutOfMemoryError(f"an evaluation of one sample: {error}") from error
                 sums[-1] = 1
         self._node_links.all_reduce_sum(sums, {"control": sums.nbytes})
