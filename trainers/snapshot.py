@@ -1,7 +1,7 @@
 """The whole state of one rank: live tensors and scalars, copied into slots and back."""
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -173,16 +173,12 @@ class State:
         self._slots[slot].scalars = scalars_of(self._parts)
 
     def _room(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return new tensors like these: on the same device if it has room for them, else in host memory.
-
-        They may not take what training has needed so far at its peak, which it will need again.
-        """
+        """Return new tensors like these: on the same device if it has room for them, else in host memory."""
         with suppress(torch.OutOfMemoryError):
-            if _fits([each for name, each in tensors.items() if not self._is_on_host(name)]):
-                return {
-                    name: torch.empty_like(each, device="cpu" if self._is_on_host(name) else None)
-                    for name, each in tensors.items()
-                }
+            return {
+                name: torch.empty_like(each, device="cpu" if self._is_on_host(name) else None)
+                for name, each in tensors.items()
+            }
         log.warning(
             "the GPU has no room for a copy of the state, which is kept in host memory: going back takes longer"
         )
@@ -243,19 +239,6 @@ class State:
         with torch.no_grad():
             torch._foreach_copy_(list(live.values()), [tensors[name] for name in live])
         load_scalars(self._parts, scalars)
-
-
-def _fits(tensors: Iterable[Tensor]) -> bool:
-    """Return whether GPUs have room for copies of `tensors` beside the most that torch has held there so far."""
-    sizes: dict[torch.device, int] = {}
-    for tensor in tensors:
-        sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.nbytes
-    return all(
-        size + torch.cuda.max_memory_allocated(device)
-        <= torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-        for device, size in sizes.items()
-        if device.type == "cuda"
-    )
 
 
 def tensors_of(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:
