@@ -78,10 +78,13 @@ function labelOf(trials, validation, title) {
     const value = each.values.findLast((one) => one !== null);
     return value === undefined ? [] : [`${each.label} ${title} now ${loss(value)}`];
   });
-  const best = trials.filter((each) => each.outcome === "completed" && each.exported_step !== null)
-    .map((each) => `best weights of ${each.label} after ${each.exported_step} steps`);
+  const best = trials.filter((each) => each.outcome === "completed" && (each.averaged || each.exported_step !== null))
+    .map((each) => (each.averaged ? averageOf(each) : `best weights of ${each.label} after ${each.exported_step} steps`));
   return [...now, ...best].join("; ") || "no points yet";
 }
+
+const stepOf = (trial) => trial.exported_step ?? trial.step; // of the exported weights
+const averageOf = (trial) => `an average of the weights of ${trial.label} up to step ${stepOf(trial)}`;
 
 function lines(series, name, { unit }) {
   const isTraining = name === "training";
@@ -172,8 +175,9 @@ function bests(trials, validation, place, metric) {
   const marks = trials.flatMap((trial) => {
     const end = valueOf(trial);
     if (trial.outcome === "completed" && end !== null) {
-      const step = trial.exported_step ?? trial.step;
-      return [{ trial, step, value: end, symbol: "star", text: `the weights of ${trial.label}: step ${step}, ${loss(end)}` }];
+      const step = stepOf(trial);
+      const text = trial.averaged ? averageOf(trial) : `the weights of ${trial.label}: step ${step}`;
+      return [{ trial, step, value: end, symbol: "star", text: `${text}, ${loss(end)}` }];
     }
     const series = validation.find((each) => each.trial_id === trial.trial_id);
     const known = series?.values.filter((value) => value !== null) ?? [];

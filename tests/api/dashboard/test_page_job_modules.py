@@ -401,6 +401,28 @@ def test_another_metric_than_the_loss_has_its_own_best_and_no_forecast_of_the_lo
     assert chart["layout"]["yaxis"] == {"title": {"text": "validation accuracy"}}
 
 
+@pytest.mark.parametrize(
+    ("averaged", "exported_step", "said", "label"),
+    [
+        (False, 10, "the weights of tuned: step 10", "best weights of tuned after 10 steps"),
+        (False, None, "the weights of tuned: step 20", "no points yet"),
+        (True, 10, "an average of the weights of tuned up to step 10", None),
+        (True, None, "an average of the weights of tuned up to step 20", None),
+    ],
+)
+def test_a_finished_trial_says_which_of_its_weights_are_exported(averaged, exported_step, said, label):
+    trial = {"trial_id": "a", "label": "tuned", "arm": "tuned", "arm_index": 0, "outcome": "completed", "step": 20}
+    trial |= {"averaged": averaged, "exported_step": exported_step, "validation_loss": 0.1, "metric_directions": {}}
+    place = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing("steps", [], [])'
+    choice = {"metric": "loss", "smooth": 0, "isLog": False, "isLogAxis": False, "isEach": False}
+    given = "training: [], validation: [], trials: [trial], stages: [], choice"
+
+    chart = call("charts/loss.js", f"it.lossChart({{ {given}, place: {place} }})", trial=trial, choice=choice)
+
+    (stars,) = chart["traces"]
+    assert stars["text"] == [f"{said}, 0.1000"] and chart["label"] == (label or said)
+
+
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_any_metric_is_smoothed_and_has_a_logarithmic_scale_as_the_reader_chooses(is_recorded):
     look = {"trial_id": "a", "label": "tuned", "arm": "tuned", "arm_index": 0, "is_first_seed": True}
