@@ -3,6 +3,8 @@
 import pytest
 
 from api import plots
+from service.wire.records import TrialStarted
+from tests.api.conftest import Reporting
 from tests.api.dashboard.test_page_answers import played
 from tests.api.dashboard.test_page_job_modules import call
 from tests.api.dashboard.test_page_modules import pytestmark as needs_node
@@ -20,7 +22,7 @@ PAGE = """
   };
   const root = document.createElement("main");
   document.body.append(root);
-  const page = comparePage(root, id, new URLSearchParams(query));
+  const page = comparePage(root, wanted, new URLSearchParams(query));
   await page.refresh();
   seeAll();
   await settled();
@@ -37,9 +39,11 @@ def answers(http, reporting):
     return found
 
 
-def compared(script, answers, query):
+def compared(script, answers, query, *others):
     modules = ("{ comparePage }", "pages/compare/compare.js")
-    return played(PAGE + script, modules, answers=answers, query=query, id=answers["snapshot"]["job"]["id"])
+    job_id = answers["snapshot"]["job"]["id"]
+    wanted = ",".join([job_id, *others])
+    return played(PAGE + script, modules, answers=answers, query=query, id=job_id, wanted=wanted)
 
 
 def test_a_comparison_draws_the_metric_that_the_reader_chooses(answers):
@@ -60,6 +64,33 @@ def test_a_comparison_draws_the_metric_that_the_reader_chooses(answers):
     assert before == ["snapshot", "comparison"]  # only what is drawn
     assert asked == [*before, "metrics/validation_accuracy"]
     assert lines == [[0.1, 0.5, 0.9], [0.1, 0.5, 0.8]] and title == "validation accuracy"
+
+
+def test_only_jobs_and_trials_that_measure_the_metric_are_asked_for_it(http, store, job, reporting, answers):
+    mixed, other = Reporting(store, job), Reporting(store, job)
+    for each, metrics in ((mixed, ("accuracy", "f1")), (other, ("f1", "f1"))):
+        for arm, metric in zip(("tuned", "dense"), metrics, strict=True):
+            run = {"trial_id": each.trial(arm), "arm": arm, "seed": 0, "backend": "gloo", "device": "cpu"}
+            each.post(TrialStarted(**run, metrics={metric: "max"}))
+        answers[f"/v1/jobs/{each.job_id}/snapshot"] = http.get(f"/v1/jobs/{each.job_id}/snapshot").json()
+    ids = [mixed.job_id, other.job_id]
+    answers["comparison"] = http.get(f"/v1/jobs/{reporting.job_id}/comparison", params={"other": ids}).json()
+    measured = answers["metrics/validation_accuracy"]
+    answers[f"/v1/jobs/{mixed.job_id}/metrics/validation_accuracy"] = [
+        measured[0] | {"trial_id": mixed.trial("tuned"), "values": [0.2, 0.6, 0.7]}
+    ]
+    script = """
+      const choice = root.querySelector("#metric");
+      const [traces] = drawn.get("Accuracy of all jobs");
+      const series = asked.filter((path) => path.includes("metrics/"));
+      return [choice.options.map((each) => each.value), series, traces.map((trace) => trace.y)];
+    """
+
+    offered, asked, lines = compared(script, answers, "metric=accuracy&smooth=0", *ids)
+
+    assert offered == ["loss", "accuracy", "f1"]
+    assert asked == ["metrics/validation_accuracy", f"/v1/jobs/{mixed.job_id}/metrics/validation_accuracy"]
+    assert lines == [[0.1, 0.5, 0.9], [0.1, 0.5, 0.8], [0.2, 0.6, 0.7]]
 
 
 def test_a_metric_of_the_address_that_gets_no_answer_is_told_of_and_asked_for_again(answers):

@@ -107,6 +107,22 @@ def test_a_series_is_asked_for_of_the_trials_that_are_drawn_and_of_many_with_few
     assert found == [f"/v1/jobs/job-1/metrics/bytes_sent{query}" for query in asked] and num == num_drawn
 
 
+@pytest.mark.parametrize(("status", "drawn"), [(404, ["a"]), (503, "busy")])
+def test_a_drawn_trial_that_does_not_report_a_series_hides_no_others(status, drawn):
+    script = """
+      const held = heldService();
+      const rows = [{ trial_id: "a" }, { trial_id: "b" }];
+      const series = heldSeries("job-1")("own_norm", rows, 30);
+      const drawn = series.then((all) => all.map((each) => each.trial_id), (error) => error.message);
+      await settled();
+      const answers = { a: Response.json([rows[0]]), b: refusal(status, "busy") };
+      for (const [address, answer] of held) answer(answers[/trial=(.)/.exec(address)[1]]);
+      return drawn;
+    """
+
+    assert played(script, ("{ heldSeries }", "pages/job/held_series.js"), status=status) == drawn
+
+
 def test_a_page_that_holds_twice_the_points_of_a_snapshot_takes_a_new_one():
     def is_too_long(num_series, num_points):
         series = f"Array.from({{ length: {num_series} }}, () => ({{ steps: Array({num_points}) }}))"

@@ -82,7 +82,7 @@ export function comparePage(root, text, query) {
     const of = (name, series) => trials.flatMap((each) => series(each).filter((one) => one.name === name && one.trial_id === each.trial.trial_id)
       .map((one) => ({ ...each, ...one, arm: each.arm })));
     try {
-      const measured = metric === LOSS ? [] : await measuredOf(trials, `validation_${metric}`);
+      const measured = metric === LOSS ? [] : await measuredOf(trials.filter(({ trial }) => metric in trial.metric_directions), `validation_${metric}`);
       if (turn !== draws) return;
       const [training, validation] = metric === LOSS ? [of(LOSS, ({ series }) => series), of(`validation_${LOSS}`, ({ series }) => series)]
         : [[], of(`validation_${metric}`, () => measured)];
@@ -95,11 +95,12 @@ export function comparePage(root, text, query) {
     }
   }
 
-  // Series that snapshots leave out, one request for each job, and then for what is new.
+  // Series that snapshots leave out, one request for each job of these trials, and then for what is new.
   async function measuredOf(trials, name) {
+    const ids = new Set(trials.map((each) => each.trial.trial_id));
     const found = shown.jobs.filter((job) => job.held && !job.isGone).map((job) => {
-      const ids = new Set(trials.filter((each) => each.job === job.id).map((each) => each.trial.trial_id));
-      return job.others(name, job.held.trials.filter((trial) => ids.has(trial.trial_id)), job.held.trials.length);
+      const rows = job.held.trials.filter((trial) => ids.has(trial.trial_id));
+      return rows.length ? job.others(name, rows, job.held.trials.length) : [];
     });
     return (await Promise.all(found)).flat();
   }

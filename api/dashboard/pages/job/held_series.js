@@ -6,11 +6,16 @@ import { isTooLong, joined, MAX_POINTS, pointsOf } from "../../live/snapshot.js"
 
 const ONE_BY_ONE = 64; // trials; more are asked for together with all others, each with fewer points
 
-// A series of these trials, which may be a part of the job's.
+// A series of these trials, which may be a part of the job's. One that does not report it has none.
 export async function seriesOf(id, name, trials, numTrials, steps = {}) {
   if (trials.length === numTrials || trials.length > ONE_BY_ONE) return api.series(id, name, { max_points: pointsOf(numTrials), ...steps });
-  const found = trials.map(({ trial_id: trial }) => api.series(id, name, { trial, max_points: MAX_POINTS, ...steps }));
+  const found = trials.map(({ trial_id: trial }) => api.series(id, name, { trial, max_points: MAX_POINTS, ...steps }).catch(unlessUnknown));
   return (await Promise.all(found)).flat();
+}
+
+function unlessUnknown(error) {
+  if (error.status !== 404) throw error;
+  return [];
 }
 
 // Returns a function that gives a series by name, for the page's current rows, of so many trials: one per row, in the same
