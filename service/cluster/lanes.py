@@ -16,7 +16,6 @@ from service.cluster.reports import Probe, Pushed
 from service.cluster.slots import STAGE
 from trainers.training import likeness
 from trainers.training.group import Group, Recovery
-from trainers.workload import WorkloadError
 
 
 class Lane:
@@ -176,10 +175,7 @@ def for_a_lane(ask: Callable[[], Candidate | None], num_workers: int) -> Callabl
 
 def require_equal(groups: Sequence[Group]) -> None:
     """Raise WorkloadError unless all lanes have built the same model and data."""
-    for group in groups:
-        names = likeness.differing(groups[0].likeness, group.likeness)
-        if names or group.fingerprint != groups[0].fingerprint:
-            raise WorkloadError(likeness.refusal("the lanes", names))
+    likeness.require_alike("the lanes", [group.fingerprint for group in groups], [group.likeness for group in groups])
 
 
 def recovered(groups: Sequence[Group]) -> Recovery:

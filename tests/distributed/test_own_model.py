@@ -28,7 +28,7 @@ def group(factory: str, **params: Any) -> ProcessGroup:
     [
         ("weight", "parameter `0.weight`"),
         ("buffer", "buffer `2.features`"),
-        ("split", "training samples, validation samples"),
+        ("split", "the split of `training`, the split of `validation`"),
     ],
 )
 def test_ranks_that_built_different_models_or_data_are_refused_by_name(part: str, name: str) -> None:

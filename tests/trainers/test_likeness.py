@@ -1,12 +1,18 @@
 """What ranks built is compared by a few numbers, which tell other data from data that were rounded otherwise."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import Dataset, Subset
 
+from tests.trainers.own_models import Regression
 from trainers.training import likeness
+from trainers.training.likeness import Likeness
+from trainers.workload import WorkloadError
 
 FEATURES = torch.randn(1000, generator=torch.Generator().manual_seed(1))
 
@@ -49,3 +55,80 @@ def test_samples_of_any_kind_are_told_apart(sample: Any, other: Any):
 
 def test_what_only_one_rank_has_differs():
     assert likeness.differing({"buffer `a`": [1.0]}, {"buffer `b`": [1.0]}) == ["buffer `a`", "buffer `b`"]
+
+
+class Made(Dataset[torch.Tensor]):
+    """100 samples, each made anew when it is fetched."""
+
+    def __init__(self, make: Callable[[int], torch.Tensor]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.make(index)
+
+
+def built(data: Any, *, loader_processes: int = 0) -> Likeness:
+    """Return what a rank finds that trains and validates on `data`."""
+    workload = Regression()
+    workload.training = workload.validation = data
+    workload.loader_processes = loader_processes
+    return likeness.of(nn.Identity(), workload, torch.device("cpu"))
+
+
+def flipped_now_and_then(seed: int, chance: float) -> Made:
+    draw = np.random.default_rng(seed)
+    return Made(lambda index: -FEATURES[index:] if draw.random() < chance else FEATURES[index:])
+
+
+@pytest.mark.parametrize("chance", [0.01, 0.1, 0.5])
+def test_ranks_that_augment_now_and_then_from_generators_of_their_own_are_alike(
+    chance: float, caplog: pytest.LogCaptureFixture
+):
+    ranks = [built(flipped_now_and_then(seed, chance)) for seed in range(20)]
+
+    for rank in ranks:
+        likeness.require_alike("the workers", ["", ""], [ranks[0], rank])
+
+    assert not caplog.records
+
+
+def test_samples_that_one_rank_alone_finds_random_are_not_compared(caplog: pytest.LogCaptureFixture):
+    ranks = [built(Made(lambda index: FEATURES[index:])), built(flipped_now_and_then(0, chance=0.5))]
+
+    likeness.require_alike("the workers", ["", ""], ranks)
+
+    assert not caplog.records
+
+
+def test_samples_that_differ_are_told_and_not_refused(caplog: pytest.LogCaptureFixture):
+    ranks = [built(Made(lambda index, scale=scale: scale * FEATURES[index:])) for scale in (1, 2)]
+
+    likeness.require_alike("the workers", ["", ""], ranks)
+
+    assert "read different data (samples of `training`, samples of `validation` differ)" in caplog.text
+
+
+@pytest.mark.parametrize("loader_processes", [0, 1])
+def test_another_split_is_refused_also_where_loader_processes_read_the_samples(loader_processes: int):
+    data = Made(lambda index: FEATURES[index:])
+    ranks = [
+        built(Subset(Subset(data, whole), range(10)), loader_processes=loader_processes)
+        for whole in (list(range(50)), torch.arange(50).flip(0))
+    ]
+
+    with pytest.raises(WorkloadError, match="the split of `training`, the split of `validation` differ"):
+        likeness.require_alike("the workers", ["", ""], ranks)
+    likeness.require_alike("the workers", ["", ""], [ranks[0], ranks[0]])
+
+
+def test_what_loader_processes_read_is_not_opened_before_they_start():
+    opened: list[int] = []
+    data = Made(lambda index: torch.tensor(opened.append(index) or 1.0))
+
+    built(data, loader_processes=1)
+    assert opened == []
+    built(data)
+    assert opened

@@ -241,10 +241,8 @@ class WorkerGroup(Group):
             self.fingerprint, self.metrics = built[0]["fingerprint"], built[0]["metrics"]
             self.likeness = built[0]["likeness"]
             self.matrices, self.has_batch_norm = built[0]["matrices"], built[0]["has_batch_norm"]
-        for each in built:
-            names = likeness.differing(self.likeness, each["likeness"])
-            if names or each["fingerprint"] != self.fingerprint:
-                raise WorkloadError(likeness.refusal("the workers", names))
+        fingerprints = [self.fingerprint, *(each["fingerprint"] for each in built)]
+        likeness.require_alike("the workers", fingerprints, [self.likeness, *(each["likeness"] for each in built)])
 
     def call_on(self, ranks: Collection[int], method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         """Send the call to `ranks`, and return their answers in this order. Raises as `call` does."""

@@ -1,24 +1,34 @@
 """Compare what the ranks built: parameters by their bits, buffers and samples by a few numbers of each.
 
 The machines of a job may decode pictures, or compute tables, a little differently, so numbers need only be close.
+Samples that differ are told in the log alone: they may be random, or name files of a rank's own.
 """
 
+import logging
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, Subset
 
 from trainers import random_state
-from trainers.workload import Workload
+from trainers.workload import Workload, WorkloadError
+
+log = logging.getLogger("wiretune.likeness")
 
 #: Numbers, or a text that must be the same, by the name of what they describe. JSON-compatible.
 Likeness = Mapping[str, Sequence[float] | str]
 #: Samples of a data set, and entries of a tensor, that are looked at.
 NUM_SAMPLES, NUM_ENTRIES = 4, 1 << 16
+#: Times that a sample is fetched before it counts as the same each time: some augmentations act now and then.
+NUM_FETCHES = 8
+#: How the names of what samples have begin: differences of these are no reason to refuse.
+_SAMPLES = "samples of "
 #: Numbers that differ by less are alike: relative to the larger one, or below this.
 RELATIVE, ABSOLUTE = 1e-3, 1e-5
 #: Names in a message before it says how many more there are.
@@ -26,10 +36,10 @@ _NAMED = 5
 
 
 def of(model: nn.Module, workload: Workload, device: torch.device) -> Likeness:
-    """Return what all ranks must have alike before the first step.
+    """Return what all ranks should have alike before the first step.
 
-    Samples are fetched twice. Data that differ then, as random ones of a generator of their own do, tell nothing. If
-    `loader_processes` read the training data, they are not opened here: some files do not bear to be opened before.
+    A data set whose samples differ from fetch to fetch has no numbers. If `loader_processes` read the data, they are
+    not opened here: the processes would inherit open files, and read them at each other's places.
     """
     found: dict[str, Sequence[float] | str] = {
         f"parameter `{name}`": f"{zlib.crc32(_bytes(parameter)):08x}" for name, parameter in model.named_parameters()
@@ -39,11 +49,13 @@ def of(model: nn.Module, workload: Workload, device: torch.device) -> Likeness:
     found["the sizes of the data, or `data_version`"] = repr(
         ([len(each) for each in sets.values() if isinstance(each, Sized)], workload.data_version)
     )
-    for name, data in sets.items():
-        if hasattr(data, "batches") or (name == "training" and workload.loader_processes):
-            continue
-        first, again = _samples(data, device), _samples(data, device)
-        found[f"{name} samples"] = first if are_close(first, again) else ()
+    found |= {f"the split of `{name}`": _split(data) for name, data in sets.items() if isinstance(data, Subset)}
+    if not workload.loader_processes:
+        found |= {
+            f"{_SAMPLES}`{name}`": _lasting_samples(data, device)
+            for name, data in sets.items()
+            if not hasattr(data, "batches")
+        }
     return found
 
 
@@ -51,19 +63,33 @@ def _bytes(tensor: Tensor) -> Any:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
+def require_alike(who: str, fingerprints: Sequence[str], built: Sequence[Likeness]) -> None:
+    """Raise WorkloadError unless `who` built the same models and splits; log a warning where only samples differ."""
+    names = dict.fromkeys(name for each in built for name in differing(built[0], each))
+    tensors = [name for name in names if not name.startswith(_SAMPLES)]
+    if tensors or len(set(fingerprints)) > 1:
+        raise WorkloadError(
+            f"{who} built different models or data from one seed{_named(tensors)}: draw random numbers from the "
+            "global generators of torch, NumPy and Python only, and read the same files everywhere"
+        )
+    samples = [name for name in names if all(each.get(name) for each in built)]
+    if samples:
+        log.warning(
+            "%s read different data%s: unless these are random, or name files of one machine, read the same files "
+            "everywhere, and draw splits from the global generators of torch, NumPy and Python",
+            who,
+            _named(samples),
+        )
+
+
 def differing(mine: Likeness, theirs: Likeness) -> list[str]:
     """Return the names of what is not alike, also of what only one of them has."""
     return [name for name in {**mine, **theirs} if not _are_alike(mine.get(name), theirs.get(name))]
 
 
-def refusal(who: str, differing: Sequence[str]) -> str:
-    """Return the message for `who` has built what is `differing`."""
+def _named(differing: Sequence[str]) -> str:
     more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
-    named = f" ({', '.join(differing[:_NAMED])}{more} differ)" if differing else ""
-    return (
-        f"{who} built different models or data from one seed{named}: draw random numbers from the global generators "
-        "of torch, NumPy and Python only, and read the same files everywhere"
-    )
+    return f" ({', '.join(differing[:_NAMED])}{more} differ)" if differing else ""
 
 
 def _are_alike(mine: Sequence[float] | str | None, theirs: Sequence[float] | str | None) -> bool:
@@ -78,6 +104,23 @@ def are_close(mine: Sequence[float], theirs: Sequence[float]) -> bool:
         a == b or math.isclose(a, b, rel_tol=RELATIVE, abs_tol=ABSOLUTE) or (math.isnan(a) and math.isnan(b))
         for a, b in zip(mine, theirs, strict=True)
     )
+
+
+def _split(data: Dataset[Any]) -> str:
+    """Return a checksum of the indices in `data`, and in the subset that it may be of. Other keys do not count."""
+    checksum = 0
+    while isinstance(data, Subset):
+        with suppress(TypeError, ValueError, RuntimeError):
+            checksum = zlib.crc32(_bytes(torch.as_tensor(data.indices).long()), checksum)
+        data = data.dataset
+    return f"{checksum:08x}"
+
+
+def _lasting_samples(data: Any, device: torch.device) -> list[float]:
+    """Return the numbers of a few samples of `data`; none if they change, as those with a generator of their own do."""
+    first = _samples(data, device)
+    repeats = (_samples(data, device) for _ in range(NUM_FETCHES - 1))
+    return first if all(are_close(first, again) for again in repeats) else []
 
 
 def _samples(data: Any, device: torch.device) -> list[float]:
