@@ -18,7 +18,7 @@ from service.job.states import JobState
 from service.wire.jobs import JobSummary, JobView
 from service.wire.reports import TrialReport
 from service.wire.stored import UnreadJob, has_one_seed
-from service.wire.trials import ScheduleView, Series, SeriesExtent, TrialView
+from service.wire.trials import ScheduleView, Series, TrialView
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -100,16 +100,24 @@ def screen() -> Iterator[Show]:
 
 
 def frame(points: bytes, name: str | None) -> "DataFrame":
-    """Return the service's table of points as a data frame: of all metrics, or of the metric `name` alone."""
+    """Return the service's table of points as a data frame: of all metrics, or of the metric `name` alone.
+
+    Raises ValueError if the table has only other metrics.
+    """
     import pandas  # takes half a second, so only here
 
     found = pandas.read_csv(io.BytesIO(points), **_AS_NAMED).drop(columns="job")
-    return found if name is None else found.drop(columns="name").rename(columns={"value": name})
+    if name is None:
+        return found
+    if len(found):
+        require_name(name, found["name"])
+    own = found[found["name"] == name].reset_index(drop=True)
+    return own.drop(columns="name").rename(columns={"value": name})
 
 
-def require_name(name: str, recorded: Iterable[SeriesExtent]) -> None:
+def require_name(name: str, recorded: Iterable[str]) -> None:
     """Raise ValueError if `name` is none of the `recorded` metrics."""
-    names = sorted({each.name for each in recorded})
+    names = sorted(set(recorded))
     if name not in names:
         raise ValueError(f"`name` must be one of {', '.join(names)}, got {name!r}")
 

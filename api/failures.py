@@ -41,6 +41,10 @@ class ApiError(Exception):
         request = f", request {request_id}" if request_id and status >= 500 else ""
         super().__init__("\n".join([f"{title} (HTTP {status}{request})", *lines]))
 
+    def is_about(self, parameter: str) -> bool:
+        """Return whether the request was refused for this query parameter, which an older service may not know."""
+        return any(error.pointer == f"/{parameter}" for error in self.errors)
+
     @property
     def document(self) -> dict[str, Any]:
         """The refusal as a problem document (RFC 9457)."""

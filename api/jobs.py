@@ -205,8 +205,10 @@ class Job(_Handle):
             points = self._client.send(calls.table(self.id, arm=arm, seed=seed, name=name))
         except ApiError as error:
             if error.status == NotFound.status and name is not None:
-                display.require_name(name, self.recorded())
-            raise
+                display.require_name(name, (each.name for each in self.recorded()))
+            if not error.is_about("name"):
+                raise
+            points = self._client.send(calls.table(self.id, arm=arm, seed=seed))  # an older service has only all
         return display.frame(points, name)
 
     @overload
@@ -344,8 +346,10 @@ class AsyncJob(_Handle):
             points = await self._client.send(calls.table(self.id, arm=arm, seed=seed, name=name))
         except ApiError as error:
             if error.status == NotFound.status and name is not None:
-                display.require_name(name, await self.recorded())
-            raise
+                display.require_name(name, [each.name for each in await self.recorded()])
+            if not error.is_about("name"):
+                raise
+            points = await self._client.send(calls.table(self.id, arm=arm, seed=seed))  # an older service has only all
         return display.frame(points, name)
 
     @overload

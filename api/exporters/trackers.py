@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 from api.client import Client
 from api.disclosure import without_secrets
+from api.failures import ApiError
 from search.sweep.spec import SampleValues
-from service.errors import WiretuneError
+from service.errors import NotFound, WiretuneError
 from service.job.states import TERMINAL, JobState
 from service.job.sweep import at
 from service.wire.jobs import JobView
@@ -259,7 +260,7 @@ def _update(
     runs: dict[Trial, Run],
     client: Client,
     job: JobView,
-    trials: Iterable[TrialView],
+    trials: Sequence[TrialView],
     begin: Begin,
     *,
     arm: str | None,
@@ -267,7 +268,7 @@ def _update(
 ) -> None:
     """Bring the runs up to date. A run begins with the first poll, or for a sample once it is drawn."""
     extents: dict[Trial, list[SeriesExtent]] = defaultdict(list)
-    for each in client.recorded(job.id):
+    for each in _extents(client, job.id, trials):
         extents[each.arm, each.seed].append(each)
     for trial in trials:
         key = trial.arm, trial.seed
@@ -278,6 +279,28 @@ def _update(
             runs[key].update(extents[key])
 
 
+def _extents(client: Client, job_id: str, trials: Iterable[TrialView]) -> Iterator[SeriesExtent]:
+    """Yield how far each series goes. An older service does not say it, so its points are counted."""
+    try:
+        yield from client.recorded(job_id)
+        return
+    except ApiError as error:
+        if error.status != NotFound.status:
+            raise
+    found = read_points(client, job_id)
+    for trial in trials:
+        for name, points in found.get((trial.arm, trial.seed), {}).items():
+            yield SeriesExtent(
+                trial_id=trial.trial_id,
+                arm=trial.arm,
+                seed=trial.seed,
+                name=name,
+                num_points=len(points),
+                last_step=points[-1].step,
+                last_value=points[-1].value,
+            )
+
+
 def _points_of(client: Client, job_id: str, trial: Trial, first_step: int) -> Points:
     """Return the trial's points from a step on, by series."""
     arm, seed = trial
@@ -285,15 +308,21 @@ def _points_of(client: Client, job_id: str, trial: Trial, first_step: int) -> Po
 
 
 def read_points(
-    client: Client, job_id: str, *, arm: str | None = None, seed: int | None = None, first_step: int | None = None
+    client: Client, job_id: str, *, arm: str | None = None, seed: int | None = None, first_step: int = 0
 ) -> dict[Trial, dict[str, list[Point]]]:
     """Return the points that the service has, by trial and series; by default all."""
     table = io.BytesIO()
-    client.save_metrics(job_id, table, arm=arm, seed=seed, first_step=first_step)
+    try:
+        client.save_metrics(job_id, table, arm=arm, seed=seed, first_step=first_step or None)
+    except ApiError as error:
+        if not error.is_about("first_step"):
+            raise
+        client.save_metrics(job_id, table, arm=arm, seed=seed)  # an older service has only all steps
     found: dict[Trial, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for row in csv.DictReader(io.StringIO(table.getvalue().decode(), newline="")):
         point = Point(int(row["step"]), float(row["seconds"]), float(row["value"]) if row["value"] else None)
-        found[row["arm"], int(row["seed"])][row["name"]].append(point)
+        if point.step >= first_step:
+            found[row["arm"], int(row["seed"])][row["name"]].append(point)
     return found
 
 

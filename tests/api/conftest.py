@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from api.client import Client
+from api.http import parameters
 from api.http.app import create_app
 from api.http.connections import Deadlines
 from api.http.examples import EXAMPLE_JOB
@@ -266,6 +267,14 @@ class Reporting:
                 self.stage(arm, stage, rate=rate, density=density)
             self.finish_trial(arm, rates=rates, density=density, loss=loss)
         self.finish()
+
+
+@pytest.fixture
+def like_0_1_0(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the service refuse what release 0.1.0 does not know: a choice of points, and the list of series."""
+    known, new = parameters._known, ("name", "first_step")
+    monkeypatch.setattr(parameters, "_known", lambda route: {each: () for each in known(route) if each not in new})
+    monkeypatch.setattr(client, "recorded", lambda job_id: client.metrics(job_id, "no_such_series"))  # a 404
 
 
 @pytest.fixture

@@ -161,10 +161,10 @@ def test_a_followed_job_is_asked_only_for_points_beyond_the_written_ones(
 ) -> None:
     monkeypatch.setattr(trackers, "POLL_S", 0.0)
     monkeypatch.setattr(trackers, "_MAX_PAUSE_S", 0.0)
-    asked: list[tuple[str, int]] = []
+    asked: list[tuple[str, int | None]] = []
     save = client.save_metrics
 
-    def save_metrics(*given: Any, first_step: int, arm: str, **more: Any) -> None:
+    def save_metrics(*given: Any, first_step: int | None, arm: str, **more: Any) -> None:
         asked.append((arm, first_step))
         save(*given, first_step=first_step, arm=arm, **more)
 
@@ -179,7 +179,32 @@ def test_a_followed_job_is_asked_only_for_points_beyond_the_written_ones(
 
     list(export(client, reporting.job_id, lambda subject: Recorder(acts, subject), follow=True))
 
-    assert asked == [("tuned", 0), ("tuned", 80)]  # the last evaluation was in step 80
+    assert asked == [("tuned", None), ("tuned", 80)]  # the last evaluation was in step 80
+
+
+def test_points_of_a_service_of_release_0_1_0_are_followed_to_the_same_end(
+    client: Client, reporting: Reporting, monkeypatch: pytest.MonkeyPatch, like_0_1_0: None
+) -> None:
+    monkeypatch.setattr(trackers, "POLL_S", 0.0)
+    monkeypatch.setattr(trackers, "_MAX_PAUSE_S", 0.0)
+    begun: list[Recorder] = []
+
+    def end() -> None:
+        reporting.finish_trial("tuned", rates=[2.0], density=0.01, loss=0.31)
+        reporting.finish()
+
+    acts = iter([lambda: reporting.stage("tuned", 1, rate=1.0, density=0.01), end])
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+
+    def begin(subject: Subject) -> Recorder:
+        begun.append(Recorder(acts, subject))
+        return begun[-1]
+
+    list(export(client, reporting.job_id, begin, follow=True))
+
+    assert begun[0].points == read_points(client, reporting.job_id)["tuned", 0]
+    assert len(begun[0].points["loss"]) == 200 and begun[0].outcome == "completed"
 
 
 BEFORE = {"loss": [Point(step, 1.0 * step, 2.0) for step in range(10)]}

@@ -82,6 +82,22 @@ def test_the_frame_of_a_metric_downloads_no_other(finished: Job, monkeypatch: py
     assert tables[0].count(b",validation_loss,") == len(tables[0].splitlines()) - 1 == 20
 
 
+def test_a_service_of_release_0_1_0_gives_the_same_frames(
+    finished: Job, live_url: str, key: str, request: pytest.FixtureRequest
+) -> None:
+    frame = finished.frame("validation_loss", arm="dense")
+    request.getfixturevalue("like_0_1_0")
+
+    async def asked() -> Any:
+        async with AsyncClient(live_url, key) as client:
+            return await (await client.job(finished.id)).frame("validation_loss", arm="dense")
+
+    assert len(frame) == 10
+    assert frame.equals(finished.frame("validation_loss", arm="dense")) and frame.equals(asyncio.run(asked()))
+    with pytest.raises(ValueError, match="`name` must be one of loss, validation_loss, got 'f1'"):
+        finished.frame("f1")
+
+
 def test_a_frame_has_the_names_of_arms_as_they_were_given() -> None:
     rows = [f"j,{arm},0,loss,0,0.5,{value}" for arm, value in {"01": "1.0", "1": "", "null": "2.0"}.items()]
     points = "\n".join(["job,arm,seed,name,step,seconds,value", *rows]).encode()
