@@ -69,15 +69,18 @@ def test_clipped_gradients_make_no_step_longer(clipped: float):
     np.testing.assert_allclose(_vector([*limited.parameters()]), _vector([*whole.parameters()]), rtol=1e-4)
 
 
-def test_a_gradient_whose_norm_overflows_moves_nothing_and_the_next_step_is_as_if_it_had_not_been():
+@pytest.mark.parametrize(("huge", "clips"), [(1e19, True), (1e38, False)])
+def test_a_gradient_whose_norm_overflows_moves_nothing_and_the_next_step_is_as_if_it_had_not_been(
+    huge: float, clips: bool
+):
     steps: list[list[float]] = []
-    for entries in ([0.1, 1e19, 0.1], [0.1, 0.1]):
+    for entries in ([0.1, huge, 0.1], [0.1, 0.1]):
         model = nn.Linear(4, 3)
         nn.init.zeros_(model.weight)
         optimizer = ScheduleFreePlus([model.weight], lr=RATE)
         for entry in entries:
             gradient = torch.full((3, 4), entry)
-            factor = 1.0 / torch.linalg.vector_norm(gradient).clamp(min=1.0)
+            factor = 1.0 / torch.linalg.vector_norm(gradient).clamp(min=1.0) if clips else torch.ones(())
             model.weight.grad = gradient * factor
             optimizer.step(lambda: 1.0, clipped=factor)
         steps.append(model.weight.flatten().tolist())
@@ -86,10 +89,11 @@ def test_a_gradient_whose_norm_overflows_moves_nothing_and_the_next_step_is_as_i
     assert all(map(math.isfinite, steps[0])) and steps[0][0] != 0
 
 
-def test_a_gradient_that_is_not_a_number_is_not_hidden():
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_is_not_hidden(wrong: float):
     model = _model()
     optimizer = ScheduleFreePlus([model.weight], lr=RATE)
-    model.weight.grad = torch.full((3, 4), math.nan, dtype=torch.float64)
+    model.weight.grad = torch.full((3, 4), wrong, dtype=torch.float64)
 
     optimizer.step(lambda: 1.0)
 

@@ -64,7 +64,7 @@ class ScheduleFreePlus(torch.optim.Optimizer):
 
         If the gradients are clipped, `clipped` is the factor by which they were multiplied. Polyak's step is that of
         the whole gradient: it would be longer by 1 / `clipped` if the clipped one divided it. Nothing changes where the
-        gradient's norm overflows, so that clipping leaves 0. A gradient that is not a number makes the parameters so.
+        gradient's norm overflows, so that clipping leaves 0. A gradient that is not finite makes the parameters so.
         """
         if not all(group["train_mode"] for group in self.param_groups):
             raise RuntimeError("the parameters are the average: call `train()` before a step")
@@ -84,7 +84,7 @@ class ScheduleFreePlus(torch.optim.Optimizer):
     def _measured(self, clipped: Tensor | float) -> tuple[float, float] | None:
         """Return |g|_1 and <g, z - y> over all parameters, as before clipping. The host waits for a GPU here.
 
-        None if they cannot be told: they overflow, or clipping by 0 leaves nothing of them.
+        None if they cannot be told, though the gradients are finite: they overflow, or clipping by 0 leaves nothing.
         """
         norms, products = [], []
         for group in self.param_groups:
@@ -97,11 +97,11 @@ class ScheduleFreePlus(torch.optim.Optimizer):
         sums = torch.stack([torch.stack(norms), torch.stack(products)]).sum(dim=1, dtype=torch.float64)
         factor = torch.as_tensor(clipped, dtype=torch.float64, device=sums.device).reshape(1)
         l1, product, kept = torch.cat([sums, factor]).tolist()
-        if math.isnan(l1):  # not to be hidden: the next loss tells
-            return l1, product
-        if kept == 0 or not (math.isfinite(l1) and math.isfinite(product)):
-            return None
-        return l1 / kept, product / kept
+        if kept != 0 and math.isfinite(l1) and math.isfinite(product):
+            return l1 / kept, product / kept
+        gradients = [each.grad for group in self.param_groups for each in group["params"] if each.grad is not None]
+        is_lost = not all(bool(gradient.isfinite().all()) for gradient in gradients)
+        return (math.nan, math.nan) if is_lost else None
 
     def _update(self, y: Tensor, gradient: Tensor, group: Group, *, size: float, share: float) -> None:
         """Move z by a step of `size`, the average by `share` of the way to it, and y to between the two."""
