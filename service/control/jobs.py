@@ -98,10 +98,8 @@ def add(
             session.execute(delete_from(IdempotencyRow).filter_by(**scope))
     require_place(session, quotas, by=by)
     code.use(session, spec, project=by.project, now=now)
-    project, samples = visible_project(by), _samples(spec)
-    drawn = {name: sample.values for name, sample in samples.items() if sample.values is not None}
-    priors = transfer.priors(session, spec, project=project)
-    priors |= transfer.sample_priors(session, spec, drawn, project=project)
+    samples = samples_of(spec)
+    priors = transfer.priors(session, spec, samples, project=visible_project(by))
     job = _add_row(session, spec, source=source, by=by, now=now)
     labels = [{"job_id": job.id, "name": name, "value": value} for name, value in spec.labels.items()]
     rows.add(session, _LABELS, *labels)
@@ -161,7 +159,7 @@ def _add_row(session: Session, spec: JobSpec, *, source: str | None, by: Princip
         "state": JobState.QUEUED.value, "reason": "", "spec": spec.model_dump(mode="json"), "attempt": 0, "notes": "",
         "archived": False, "version": 1, "created_at": now, "started_at": None, "finished_at": None,
         "deadline": _deadline(JobState.QUEUED, now), "priority": spec.priority.value, "queued_at": now,
-        "source": source,
+        "source": source, "sees_all": visible_project(by) is None,
     }  # fmt: skip
     rows.add(session, _JOBS, fields)
     job = JobRow(**fields)
@@ -182,7 +180,7 @@ def _trial_rows(
         }  # fmt: skip
 
 
-def _samples(spec: JobSpec) -> dict[str, Sample]:
+def samples_of(spec: JobSpec) -> dict[str, Sample]:
     """Return the job's samples by name. They are drawn once, here, except those that learn from earlier trials."""
     if not spec.params:
         return {}
@@ -237,7 +235,7 @@ def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
         job.waited_s = now - job.queued_at
     job.state, job.reason = to.value, reason
     job.version += 1
-    job.deadline = _deadline(to, now)
+    job.deadline, job.deadline_moved = _deadline(to, now), False
     if to is JobState.RUNNING and job.started_at is None:
         job.started_at = now
     job.finished_at = now if to in TERMINAL else None
@@ -251,6 +249,11 @@ def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
 def _deadline(state: JobState, now: float) -> float | None:
     seconds = RULES[state].deadline_s
     return None if seconds is None else now + seconds
+
+
+def move_deadline(job: JobRow, to: float) -> None:
+    """Move the deadline of the job's state to a later time."""
+    job.deadline, job.deadline_moved = to, True
 
 
 def explain(job: JobRow, reason: str) -> None:

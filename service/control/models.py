@@ -106,6 +106,8 @@ class JobRow(_Explained, Base):
     result: Mapped[float | None]  # the best value of its objective's metric; None: it has not succeeded
     score: Mapped[float | None]  # the result, negated if higher is better
     deadline: Mapped[float | None]  # of the present state
+    deadline_moved: Mapped[bool] = mapped_column(default=False)  # once, as its user could not act before it
+    sees_all: Mapped[bool] = mapped_column(default=False)  # its samples may learn from jobs of every project
     not_before: Mapped[float] = mapped_column(default=0.0)  # back-off of the next attempt
 
     @property

@@ -45,7 +45,7 @@ from service.control.work import Work, work_of
 from service.errors import CheckpointGone, InvalidRequest, NotFound, Unauthorized, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.job.states import ACTIVE, TERMINAL, JobState, Verb
+from service.job.states import ACTIVE, JobState, Verb
 from service.log_lines import log_fields
 from service.settings import Settings
 from service.wire.access import NewKey, Role
@@ -177,8 +177,9 @@ class Store:
     def prior_jobs(self, spec: JobSpec, *, by: Principal = LOCAL) -> dict[str, tuple[str, ...]]:
         """Return the past jobs from which each arm with `transfer` would learn. Raises InvalidJob as `add_job` does."""
         with self._db.reading() as session:
-            found = transfer.priors(session, spec, project=visible_project(by))
-        return {arm: tuple(search.job for search in prior.searches) for arm, prior in found.items()}
+            found = transfer.priors(session, spec, jobs.samples_of(spec), project=visible_project(by))
+        asking = [arm.name for arm in spec.arms if arm.name in found]
+        return {arm: tuple(search.job for search in found[arm].searches) for arm in asking}
 
     def require_code(self, spec: JobSpec, *, by: Principal = LOCAL) -> None:
         """Raise InvalidJob if the project of `by` does not have the code that the job names."""
@@ -607,6 +608,16 @@ class Store:
 
         jobs.on_job(self._db, job_id, fail)
         return self.job(job_id)
+
+    def move_deadline(self, job_id: str, *, state: JobState, deadline: float | None, to: float) -> None:
+        """Move the deadline of a job that is still in `state` with the same one. Do nothing if it is deleted."""
+
+        def move(_: Session, job: JobRow) -> None:
+            if (job.job_state, job.deadline) == (state, deadline):
+                jobs.move_deadline(job, to)
+
+        with suppress(NotFound):
+            jobs.on_job(self._db, job_id, move)
 
     def explain(self, job_id: str, *, state: JobState, reason: str) -> None:
         """Set the reason why the job is still in `state`. Do nothing if it has left it, or is deleted."""

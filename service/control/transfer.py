@@ -22,6 +22,7 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.job.sweep import at
+from service.wire.records import Sample
 from service.wire.stored import stored_spec
 from trainers.spec.workloads import OwnWorkload
 
@@ -46,50 +47,57 @@ class _Kind(NamedTuple):
         return cls(trial.replica.optimizer.kind, f"{exchange.kind}{by}{under}")
 
 
+class _Named(NamedTuple):
+    """A past job that a job names, and where."""
+
+    pointer: str
+    job: str
+
+
 class _Refusal(Exception):
     """A reason why a job cannot be learned from."""
 
 
-def priors(session: Session, spec: JobSpec, *, project: str | None) -> dict[str, Prior]:
-    """Return the prior of each arm that asks for one, from jobs of `project`, or of all projects if None.
+class _Unlike(_Refusal):
+    """It trained with another optimizer or exchange; runs of other kinds may learn from it."""
+
+
+def priors(session: Session, spec: JobSpec, samples: Mapping[str, Sample], *, project: str | None) -> dict[str, Prior]:
+    """Return the prior of each arm and drawn sample that asks for one, from jobs of `project`, or of all if None.
 
     Raises InvalidJob for named jobs that it cannot learn from. Jobs of other projects count as not found.
     """
-    found: dict[str, Prior] = {}
-    problems: dict[str, Problem] = {}  # by place: arms share the job's controller
+    drawn = {name: sample.values for name, sample in samples.items() if sample.values is not None}
+    found, problems = sample_priors(session, spec, drawn, project=project)
     trials = {trial.arm: trial for trial in spec.trials()}
     for index, arm in enumerate(spec.arms):
         trial = trials[arm.name]
         if not isinstance(trial.controller, BoConfig) or trial.controller.transfer is None:
             continue
-        if trial.controller.transfer == "auto":
-            found[arm.name] = _newest(session, trial, project)
-            continue
         place = f"/arms/{index}/controller" if arm.controller else "/controller"
-        searches = []
-        for number, job_id in enumerate(trial.controller.transfer.jobs):
-            try:
-                searches.append(_named(session, job_id, _Kind.of(trial), project))
-            except _Refusal as refusal:
-                pointer = f"{place}/transfer/jobs/{number}"
-                problems[pointer] = Problem(pointer=pointer, message=str(refusal), value=job_id)
-        found[arm.name] = Prior(searches=tuple(searches))
+        searches, refused = _searches(session, trial, trial.controller.transfer, f"{place}/transfer", project)
+        problems |= {named: str(refusal) for named, refusal in refused.items()}
+        found[arm.name] = Prior(searches=searches)
     if problems:
-        raise InvalidJob(list(problems.values()))
+        raise InvalidJob([Problem(pointer=each.pointer, message=problems[each], value=each.job) for each in problems])
     return found
 
 
 def sample_priors(
     session: Session, spec: JobSpec, drawn: Mapping[str, SampleValues], *, project: str | None
-) -> dict[str, Prior]:
-    """Return the prior of each of these samples that asks for one, by name, as `priors` does for arms.
+) -> tuple[dict[str, Prior], dict[_Named, str]]:
+    """Return the prior of each of these samples that asks for one, by name, and why named jobs teach none of them.
 
     Samples may differ in what makes runs comparable, so each learns from those of the named jobs that are like it.
+    That a job is unlike all of them is no fault: a sample that is drawn later may be like it.
     """
-    if not _asks(spec) and not any(path.split(".")[0] == "controller" for path in spec.params):
-        return {}
+    swept = [path for path in spec.params if path.split(".")[0] == "controller"]
+    if not _asks(spec) and not swept:
+        return {}, {}
     found: dict[str, Prior] = {}
     known: dict[tuple[object, ...], Prior] = {}  # hundreds of samples are of a few kinds
+    problems: dict[_Named, str] = {}
+    teaching: set[str] = set()
     for name, values in drawn.items():
         with suppress(ValidationError):  # values of an earlier release, with which the sample fails
             trial = at(spec, values).trial(Arm(name=name), spec.seeds[0])
@@ -97,23 +105,34 @@ def sample_priors(
                 transfer, workload = trial.controller.transfer, trial.replica.workload
                 alike = (transfer, _Kind.of(trial), workload.kind, getattr(workload, "factory", None))
                 if alike not in known:
-                    known[alike] = _of_sample(session, trial, transfer, project)
+                    is_jobs_own = isinstance(spec.controller, BoConfig) and transfer == spec.controller.transfer
+                    place = "/controller/transfer" if is_jobs_own else f"/params/{swept[0]}"
+                    searches, refused = _searches(session, trial, transfer, place, project)
+                    known[alike] = Prior(searches=searches)
+                    teaching |= {search.job for search in searches}
+                    problems |= {named: str(why) for named, why in refused.items() if not isinstance(why, _Unlike)}
                 found[name] = known[alike]
-    return found
+    return found, {named: why for named, why in problems.items() if named.job not in teaching}
 
 
 def _asks(job: JobParts) -> bool:
     return isinstance(job.controller, BoConfig) and job.controller.transfer is not None
 
 
-def _of_sample(session: Session, trial: TrialSpec, transfer: PastJobs | str, project: str | None) -> Prior:
+def _searches(
+    session: Session, trial: TrialSpec, transfer: PastJobs | str, place: str, project: str | None
+) -> tuple[tuple[PastSearch, ...], dict[_Named, _Refusal]]:
+    """Return the searches that the trial learns from, and why it cannot learn from the other jobs named at `place`."""
     if not isinstance(transfer, PastJobs):
-        return _newest(session, trial, project)
+        return _newest(session, trial, project), {}
     searches: list[PastSearch] = []
-    for job_id in transfer.jobs:
-        with suppress(_Refusal):
-            searches.append(_named(session, job_id, _Kind.of(trial), project))
-    return Prior(searches=tuple(searches))
+    refused: dict[_Named, _Refusal] = {}
+    for number, job_id in enumerate(transfer.jobs):
+        try:
+            searches.append(_search_of(session, job_id, _Kind.of(trial), project))
+        except _Refusal as refusal:
+            refused[_Named(f"{place}/jobs/{number}", job_id)] = refusal
+    return tuple(searches), refused
 
 
 def kept(session: Session, job_id: str) -> Mapping[str, Prior]:
@@ -122,7 +141,7 @@ def kept(session: Session, job_id: str) -> Mapping[str, Prior]:
     return {each: NO_PRIOR if prior is None else Prior.model_validate(prior, extra="ignore") for each, prior in rows}
 
 
-def _newest(session: Session, trial: TrialSpec, project: str | None) -> Prior:
+def _newest(session: Session, trial: TrialSpec, project: str | None) -> tuple[PastSearch, ...]:
     workload, given = trial.replica.workload, JobRow.spec["workload"]
     query = select(JobRow).where(JobRow.state == JobState.SUCCEEDED.value)
     query = query.where(given["kind"].as_string() == workload.kind)
@@ -138,10 +157,10 @@ def _newest(session: Session, trial: TrialSpec, project: str | None) -> Prior:
             continue
         if len(searches) == MAX_JOBS:
             break
-    return Prior(searches=tuple(searches))
+    return tuple(searches)
 
 
-def _named(session: Session, job_id: str, kind: _Kind, project: str | None) -> PastSearch:
+def _search_of(session: Session, job_id: str, kind: _Kind, project: str | None) -> PastSearch:
     job = session.get(JobRow, job_id)
     if job is None or project not in (None, job.project):
         raise _Refusal(f"there is no job `{job_id}`")
@@ -163,7 +182,7 @@ def _search(session: Session, job: JobRow, kind: _Kind) -> PastSearch:
     alike = [(trial.arm, trial.seed) for trial in searching if _Kind.of(trial) == kind]
     if not alike:
         other = _Kind.of(searching[0])
-        raise _Refusal(
+        raise _Unlike(
             f"job `{job.id}` trained with optimizer `{other.optimizer}` and exchange `{other.exchange}`, this one does "
             f"with `{kind.optimizer}` and `{kind.exchange}`: their rates and levels do not compare"
         )

@@ -30,6 +30,7 @@ class Work:
     not_before: float
     deadline: float | None
     lease_expires: float | None
+    deadline_moved: bool = False
     is_heard: bool = False  # whether the attempt has reported anything yet
     shape: Shape | None = None  # with the attempt's workers; None: no attempt yet, or unreadable
 
@@ -69,6 +70,7 @@ def work_of(job: JobRow, attempt: AttemptRow | None, *, is_heard: bool = False) 
         submission_id=None if attempt is None else attempt.submission_id,
         not_before=job.not_before,
         deadline=job.deadline,
+        deadline_moved=job.deadline_moved,
         lease_expires=None if attempt is None else attempt.lease_expires,
         is_heard=is_heard,
         shape=None if attempt is None else _shape(job, attempt),

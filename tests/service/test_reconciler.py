@@ -699,12 +699,46 @@ def test_a_job_whose_pause_ended_while_the_service_was_off_has_a_day_and_starts_
     clock.now += RULES[JobState.PAUSED].deadline_s + 1
     reconciler = assemble(store, settings, api_url="", cluster=cluster, clock=clock).reconciler
 
-    reconciler.tick(clock.now + 3600)
-    paused, num_connected = store.job(job_id).state, cluster.num_connected
-    reconciler.tick(clock.now + 25 * 3600)
+    states = []
+    for hours in (1, 23, 2):
+        clock.now += hours * 3600
+        reconciler.tick(clock.now)
+        states.append(store.job(job_id).state)
 
-    assert (paused, num_connected) == (JobState.PAUSED, 0)
-    assert store.job(job_id).state is JobState.FAILED
+    assert cluster.num_connected == 0
+    assert states == [JobState.PAUSED, JobState.PAUSED, JobState.FAILED]
+
+
+def test_a_pause_also_ends_on_a_service_that_is_off_every_night(store, settings, add, cluster, clock):
+    job_id = add()
+    store.pause(job_id)
+    clock.now += RULES[JobState.PAUSED].deadline_s + 1
+    states = []
+    for _day in range(2):
+        reconciler = assemble(store, settings, api_url="", cluster=cluster, clock=clock).reconciler
+        for hours in (0, 8):
+            clock.now += hours * 3600
+            reconciler.tick(clock.now)
+            states.append(store.job(job_id).state)
+        clock.now += 16 * 3600
+
+    assert states == [JobState.PAUSED, JobState.PAUSED, JobState.PAUSED, JobState.FAILED]
+
+
+def test_a_job_that_is_paused_again_has_its_day_again(store, settings, add, cluster, clock):
+    job_id = add()
+    states = []
+    for _ in range(2):
+        store.pause(job_id)
+        clock.now += RULES[JobState.PAUSED].deadline_s + 1
+        reconciler = assemble(store, settings, api_url="", cluster=cluster, clock=clock).reconciler
+        for hours in (0, 2):
+            clock.now += hours * 3600
+            reconciler.tick(clock.now)
+        states.append(store.job(job_id).state)
+        store.resume(job_id)
+
+    assert states == [JobState.PAUSED, JobState.PAUSED]
 
 
 OWN = JobSpec.model_validate({"workload": {"factory": "mine:build"}, "budget": {"steps": 1}})

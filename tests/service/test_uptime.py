@@ -34,11 +34,22 @@ def test_silence_counts_after_a_lease_and_a_wait_after_an_hour_of_ray(uptime):
 
 
 def test_a_pause_counts_once_its_user_had_a_day_with_or_without_ray(uptime, database):
-    assert [uptime.pauses_count(1000 + after_s) for after_s in (24 * HOUR_S, 24 * HOUR_S + 1)] == [False, True]
+    def counts(after_s):
+        return uptime.pauses_count(1000 + after_s, is_last_chance=False)
+
+    assert [counts(after_s) for after_s in (24 * HOUR_S, 24 * HOUR_S + 1)] == [False, True]
 
     database.failed_at = 24 * HOUR_S
 
-    assert not uptime.pauses_count(1001 + 24 * HOUR_S)
+    assert not counts(24 * HOUR_S + 1)
+
+
+def test_the_last_chance_of_a_pause_is_an_hour_that_no_failure_of_the_database_prolongs(uptime, database):
+    database.failed_at = 1000 + HOUR_S
+
+    counted = [uptime.pauses_count(1000 + after_s, is_last_chance=True) for after_s in (HOUR_S, HOUR_S + 1)]
+
+    assert counted == [False, True]
 
 
 def test_no_wait_counts_while_ray_is_away_and_it_has_the_hour_anew(uptime):

@@ -2,10 +2,12 @@
 
 import pytest
 
+from service.control.access.rules import Principal
 from service.control.listing import JobFilter
 from service.control.models import StageRow
 from service.errors import InvalidJob
 from service.job.states import JobState
+from service.wire.access import Role
 from service.wire.records import AttemptFinished, Bill, SampleDrawn
 from tests.support.decisions import decision
 from tests.support.unreadable import make_unreadable
@@ -109,6 +111,56 @@ def test_a_sample_that_is_drawn_later_learns_from_past_jobs_then(store, make_spe
     driver.send(drawn, stream=last.trial_id)
 
     assert [each.job for each in store.attempts.brief(job.id, 1).trials[-1].prior.searches] == [of_sgd]
+
+
+FIXED = {"name": "fixed", "controller": {"kind": "fixed"}}
+
+
+@pytest.mark.parametrize("is_swept", [False, True], ids=["in the job", "in a choice"])
+def test_a_named_job_that_samples_cannot_learn_from_is_refused_unless_it_is_of_another_kind(
+    store, make_spec, past, job_in, is_swept
+):
+    def asking(job_id):
+        asked, sweep = _named(job_id), {"samples": 2}
+        if not is_swept:
+            return make_spec(**asked, arms=[FIXED], params=KINDS, sweep=sweep)
+        choice = [asked["controller"], asked["controller"] | {"first_search": "always"}]
+        return make_spec(arms=[FIXED], params={"controller": {"choice": choice}, **KINDS}, sweep=sweep)
+
+    running, hopeless = job_in(JobState.RUNNING), past(rewards=(0.1, None, None, None), **SGD)
+    for job_id, why in (("job-0", "no job"), (running, "is running"), (hopeless, "has fewer than 4 probes")):
+        for ask in (store.add_job, store.prior_jobs):
+            with pytest.raises(InvalidJob, match=why) as refusal:
+                ask(asking(job_id))
+            (problem,) = refusal.value.problems
+            place = "/params/controller" if is_swept else "/controller/transfer"
+            assert (problem.pointer, problem.value) == (f"{place}/jobs/0", job_id)
+
+    of_adamw = past()
+
+    assert store.prior_jobs(asking(of_adamw)) == {}
+    assert store.add_job(asking(of_adamw))[1]
+
+
+@pytest.mark.parametrize("role", [Role.SUBMITTER, Role.OPERATOR])
+def test_a_sample_that_is_drawn_later_learns_from_the_projects_that_its_submitter_sees(
+    store, make_spec, past, begin, role
+):
+    elsewhere = past(**SGD)
+    by = Principal(name="anna", role=role, project="blue")
+    spec = make_spec(**AUTO, arms=[FIXED], params=KINDS, sweep={"samples": 9, "sampler": "bo"})
+    job, _ = store.add_job(spec, by=by)
+    driver = begin(job.id)
+    known = [each for each in store.attempts.brief(job.id, 1).trials if each.sample and each.sample.values]
+    last = store.attempts.brief(job.id, 1).trials[-1]
+
+    values = {"optimizer": {"kind": "sgd", "learning_rate": 0.1}}
+    drawn = SampleDrawn(trial_id=last.trial_id, values=values, drawn_by="qLogNEI", only_if_new=False)
+    driver.send(drawn, stream=last.trial_id)
+
+    at_once = {search.job for each in known for search in each.prior.searches}
+    later = {search.job for search in store.attempts.brief(job.id, 1).trials[-1].prior.searches}
+    assert at_once == later == ({elsewhere} if role is Role.OPERATOR else set())
 
 
 def test_own_workloads_are_alike_by_their_factory(store, make_spec, past):

@@ -14,7 +14,7 @@ from service.control.reconciling.calls import side_by_side
 from service.control.reconciling.cluster_sight import ClusterSight
 from service.control.reconciling.judgement import Action, Verdict, judge
 from service.control.reconciling.submission import Submission
-from service.control.reconciling.uptime import Uptime
+from service.control.reconciling.uptime import CHANCE_TO_RESUME_S, Uptime
 from service.control.store import Store
 from service.control.work import Work
 from service.errors import NotFound, Unavailable, UnreadableJob
@@ -76,10 +76,15 @@ class Supervisor:
                 effects.lose(self._store, work, verdict.reason)
 
     def expire(self, paused: Sequence[Work], *, now: float) -> None:
-        """Fail jobs that were paused for too long. Their users must have had the time to resume them."""
-        if self._uptime.pauses_count(now):
-            fail = {work.job_id: partial(effects.fail, self._store, work, _EXPIRED) for work in paused}
-            side_by_side(self._pool, fail)
+        """Fail jobs that were paused for too long. If their users had no time to resume them, they get a day, once."""
+        side_by_side(self._pool, {work.job_id: partial(self._expire, work, now=now) for work in paused})
+
+    def _expire(self, work: Work, *, now: float) -> None:
+        if self._uptime.pauses_count(now, is_last_chance=work.deadline_moved):
+            effects.fail(self._store, work, _EXPIRED)
+        elif not work.deadline_moved:
+            until = now + CHANCE_TO_RESUME_S
+            self._store.move_deadline(work.job_id, state=work.state, deadline=work.deadline, to=until)
 
     def _has_no_room(self, shape: Shape | None) -> bool:
         return shape is not None and self._sight.is_too_small(shape)

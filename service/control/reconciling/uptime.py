@@ -4,14 +4,15 @@ import math
 from collections.abc import Callable
 
 _CHANCE_S = 3600.0  # a job must have had this long to begin before it fails for waiting
-_CHANCE_TO_RESUME_S = 24 * 3600.0  # and the user of a paused one to resume it
+#: And the user of a paused one to resume it, in seconds.
+CHANCE_TO_RESUME_S = 24 * 3600.0
 
 
 class Uptime:
     """Tells whether drivers and jobs have had enough time. It reads no clock and starts no thread.
 
     Each driver has a lease to report. A job that has waited for too long has an hour to begin, and
-    the user of one that was paused for too long has a day to resume it.
+    the user of one that was paused for too long has a day to resume it, or an hour once its deadline has moved.
 
     Args:
         lease_s: the lease of a driver, in seconds.
@@ -55,6 +56,12 @@ class Uptime:
         """Return whether the API, the database and Ray have been up long enough for a job to begin."""
         return now - max(self._up_since, self._failed_at(), self._ray_since) > _CHANCE_S
 
-    def pauses_count(self, now: float) -> bool:
-        """Return whether the API and the database have been up long enough for a user to resume a job."""
-        return now - max(self._up_since, self._failed_at()) > _CHANCE_TO_RESUME_S
+    def pauses_count(self, now: float, *, is_last_chance: bool) -> bool:
+        """Return whether the API and the database have been up long enough for a user to resume a job.
+
+        A last chance is an hour without a restart. Otherwise a service that is stopped every night, or whose database
+        fails every day, would never end a pause.
+        """
+        if is_last_chance:
+            return now - self._up_since > _CHANCE_S
+        return now - max(self._up_since, self._failed_at()) > CHANCE_TO_RESUME_S
