@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: The least steps between two states that are averaged: neighbours differ little, and each costs a pass over the weights.
+#: The least steps between two states that are averaged: neighbours differ little, and each costs time.
 EVERY = 4
 #: The count of a run that began in a release without averages. It keeps none: a replay, which begins at step 0, would
 #: have another.
