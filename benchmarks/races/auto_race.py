@@ -30,7 +30,7 @@ CONTROLLER = {"kind": "bo", "min_learning_rate": 0.2, "max_learning_rate": 0.5, 
 
 @dataclass(frozen=True)
 class Race:
-    """What the runs on a link have in common."""
+    """The parts that all runs on a link have in common."""
 
     mbps: float | None  # of every cable, each way; None: no limit
     budget_s: float  # of which searches may take a share

@@ -17,7 +17,7 @@ class Cables(Protocol):
 
     @property
     def link(self) -> dict[str, Any]:
-        """What a replica of the product is told of its link, as in a job."""
+        """The `link` of a replica, as in a job."""
 
     def host(self, rank: int) -> str | None:
         """Return the namespace of host `rank`; None: it has none of its own."""

@@ -35,7 +35,7 @@ class NoNetwork(Exception):
 
 @dataclass(frozen=True)
 class Sent:
-    """What a host has handed to its cable since the network was made: bytes with all headers, and packets."""
+    """The bytes, with all headers, and packets that a host has sent since the network was made."""
 
     bytes: int
     packets: int
@@ -59,7 +59,7 @@ class Network:
 
     @property
     def link(self) -> dict[str, Any]:
-        """What a replica of the product is told of its link: to look for itself."""
+        """The `link` of a replica, as in a job: it measures the cable."""
         return {"mode": "measure"}
 
     def host(self, rank: int) -> str:
