@@ -16,6 +16,7 @@ from search.bayesian.stage import CommittedLine, RateCourse, Stage
 from search.curves import faults
 from search.curves.calibration import with_outcome
 from search.curves.curve_summary import OPENING_LOSSES, Ending, usable_median
+from search.curves.events import Event
 from search.curves.forecast import is_usable, standard_error
 from search.types import Forecast, Spent, Values
 
@@ -39,64 +40,45 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     After a commit that failed, and after any event but `step_time` and `client_drift`, rates do not rise until a commit
     meets its forecast.
     """
-    assert stage.decision is not None
-    drifts = "client_drift" in ending.events
-    # workers that drift apart have lower losses than their average, which is the line
-    ending = ending.raised(ending.signs.client_drift) if drifts else ending
-    start, best = start_loss(stage), None if drifts else stage.line.best
-    woke = stage.course.awakens and ending.signs.has_learned
-    is_stalled = has_stalled(setup, stage, ending)
-    begin = _begin(setup, stage, ending, is_stalled=is_stalled)
-    # steps that were rolled back do not belong to the committed line
-    reached = faults.reached(ending.losses) if ending.is_kept else None
-    if reached is not None:
-        best = faults.lower(best, reached)
-    is_waking = woke and not ending.has_failed  # gradients grow when a model begins to learn
-    events = tuple(event for event in ending.events if event == "client_drift" or not is_waking)
-    is_quiet = not ending.has_failed and set(events) <= {"step_time", "client_drift"}
-    # rewards of workers that drift apart come from losses that their average does not have
-    history = () if drifts else extended(stage.line.history, scores(stage.decisive), incumbent=begin.incumbent)
-    line = CommittedLine(
-        start_loss=ending.end_loss if ending.end_loss is not None else start,
-        initial=_initial(setup, stage, ending),
-        best=best,
-        probed=None if drifts else lowest_probed(stage),
-        gradient_scale=_first_known(stage.line.gradient_scale, ending.signs.gradient_start),
-        num_taken_back=stage.line.num_taken_back + (not ending.is_kept),
-        before=ending,
-        loss_before=start,
-        events=events,
-        reference=ending.signs.reference if ending.is_kept and not ending.events else None,
-        link=changed_link(setup, stage, ending, measured_link(setup, stage, begin.incumbent.batch_size)),
-        history=history,
-        drift=learned_drift(history),
-        outcomes=with_outcome(stage.line.outcomes, stage.decision.forecast, None if ending.events else ending.end_loss),
-        barred=begin.barred,
-        lowest_diverged=lowest_diverged(stage),
-    )
-    was, met = stage.course, has_met(stage.decision.forecast, ending)
-    since_search = was.rise if stage.probes else was.raised * was.rise
-    is_new = ending.has_failed or was.awakens  # the rise that wakes a model is not one of a chosen rate
-    course = RateCourse(
-        ramp=was.ramp.ended(ending.spent.steps) if ending.is_kept else was.ramp.begun(ending.spent.steps),
-        raised=1.0 if is_new else since_search,
-        may_rise=is_quiet and not is_stalled and (was.may_rise or woke or met),
-        awakens=begin.awakens or (was.awakens and not woke and not ending.has_failed),
-        has_awakened=was.has_awakened or was.awakens,
-        given_up=stage.decision.values.learning_rate if ending.was_asleep and not was.awakens else was.given_up,
-    )
+    if "client_drift" in ending.events:  # such workers have lower losses than their average, which is the line
+        ending = ending.raised(ending.signs.client_drift)
+    meaning = _meaning(setup, stage, ending)
+    begin = _begin(setup, stage, ending, is_stalled=meaning.is_stalled)
     return Stage(
         index=stage.index + 1,
         incumbent=begin.incumbent,
         note=begin.note,
         rejected=begin.rejected,
-        line=line,
-        course=course,
+        line=_line_after(setup, stage, ending, meaning, begin),
+        course=_course_after(stage, ending, meaning, begin),
         is_paired=stage.is_paired,
         teaching=stage.teaching,
         width=begin.width,
         opened=ending.spent,
         search_before=search,
+    )
+
+
+class _Meaning(NamedTuple):
+    """The meaning of a commit's end for the next stage."""
+
+    drifts: bool  # the workers have drifted apart, so what was measured is not of the line
+    woke: bool  # a model that had learned nothing has begun to learn
+    is_stalled: bool  # the loss stood still
+    is_quiet: bool  # nothing happened that keeps rates from rising
+    events: tuple[Event, ...]  # what happened, without what waking explains
+
+
+def _meaning(setup: SearchSetup, stage: Stage, ending: Ending) -> _Meaning:
+    woke = stage.course.awakens and ending.signs.has_learned
+    is_waking = woke and not ending.has_failed  # gradients grow when a model begins to learn
+    events = tuple(event for event in ending.events if event == "client_drift" or not is_waking)
+    return _Meaning(
+        drifts="client_drift" in events,
+        woke=woke,
+        is_stalled=has_stalled(setup, stage, ending),
+        is_quiet=not ending.has_failed and set(events) <= {"step_time", "client_drift"},
+        events=events,
     )
 
 
@@ -123,18 +105,6 @@ def has_met(forecast: Forecast | None, ending: Ending) -> bool:
     if forecast is None or ending.end_loss is None:
         return False
     return ending.end_loss <= forecast.mean + MET_STDS * forecast.std
-
-
-def _initial(setup: SearchSetup, stage: Stage, ending: Ending) -> float | None:
-    """Return the loss at which the run started; None: not known yet."""
-    opening = usable_median(ending.opening or ending.losses[:OPENING_LOSSES])
-    start = _first_known(stage.line.initial, start_loss(stage), opening, setup.space.first_loss)
-    known = faults.Known(initial=stage.line.initial, first=setup.space.first_loss)
-    return None if start is None else faults.initial_loss(known, start)
-
-
-def _first_known(*numbers: float | None) -> float | None:
-    return next((number for number in numbers if number is not None), None)
 
 
 class _Begin(NamedTuple):
@@ -243,3 +213,64 @@ def next_width(setup: SearchSetup, stage: Stage, *, has_lasted: bool) -> float:
         return stage.width
     is_success = stage.decision.switched and has_lasted
     return min(WIDEST, stage.width * FACTOR) if is_success else max(NARROWEST, stage.width / FACTOR)
+
+
+def _line_after(setup: SearchSetup, stage: Stage, ending: Ending, meaning: _Meaning, begin: _Begin) -> CommittedLine:
+    """Return the memory of the committed line; after client drift, its best losses and rewards start anew."""
+    assert stage.decision is not None
+    was, start = stage.line, start_loss(stage)
+    # rewards of workers that drift apart come from losses that their average does not have
+    history = () if meaning.drifts else extended(was.history, scores(stage.decisive), incumbent=begin.incumbent)
+    return CommittedLine(
+        start_loss=start if ending.end_loss is None else ending.end_loss,
+        initial=_initial(setup, stage, ending),
+        best=_best(None if meaning.drifts else was.best, ending),
+        probed=None if meaning.drifts else lowest_probed(stage),
+        gradient_scale=_first_known(was.gradient_scale, ending.signs.gradient_start),
+        num_taken_back=was.num_taken_back + (not ending.is_kept),
+        before=ending,
+        loss_before=start,
+        events=meaning.events,
+        reference=ending.signs.reference if ending.is_kept and not ending.events else None,
+        link=changed_link(setup, stage, ending, measured_link(setup, stage, begin.incumbent.batch_size)),
+        history=history,
+        drift=learned_drift(history),
+        outcomes=with_outcome(was.outcomes, stage.decision.forecast, None if ending.events else ending.end_loss),
+        barred=begin.barred,
+        lowest_diverged=lowest_diverged(stage),
+    )
+
+
+def _best(before: faults.LossLevel | None, ending: Ending) -> faults.LossLevel | None:
+    """Return the lowest loss of the line; steps that were rolled back do not belong to it."""
+    reached = faults.reached(ending.losses) if ending.is_kept else None
+    return before if reached is None else faults.lower(before, reached)
+
+
+def _initial(setup: SearchSetup, stage: Stage, ending: Ending) -> float | None:
+    """Return the loss at which the run started; None: not known yet."""
+    opening = usable_median(ending.opening or ending.losses[:OPENING_LOSSES])
+    start = _first_known(stage.line.initial, start_loss(stage), opening, setup.space.first_loss)
+    known = faults.Known(initial=stage.line.initial, first=setup.space.first_loss)
+    return None if start is None else faults.initial_loss(known, start)
+
+
+def _first_known(*numbers: float | None) -> float | None:
+    return next((number for number in numbers if number is not None), None)
+
+
+def _course_after(stage: Stage, ending: Ending, meaning: _Meaning, begin: _Begin) -> RateCourse:
+    """Return how the rate goes on without a probe, by how it went in this commit."""
+    assert stage.decision is not None
+    was, steps = stage.course, ending.spent.steps
+    can_rise = was.may_rise or meaning.woke or has_met(stage.decision.forecast, ending)
+    since_search = was.rise if stage.probes else was.raised * was.rise
+    is_new = ending.has_failed or was.awakens  # the rise that wakes a model is not one of a chosen rate
+    return RateCourse(
+        ramp=was.ramp.ended(steps) if ending.is_kept else was.ramp.begun(steps),
+        raised=1.0 if is_new else since_search,
+        may_rise=meaning.is_quiet and not meaning.is_stalled and can_rise,
+        awakens=begin.awakens or (was.awakens and not meaning.woke and not ending.has_failed),
+        has_awakened=was.has_awakened or was.awakens,
+        given_up=stage.decision.values.learning_rate if ending.was_asleep and not was.awakens else was.given_up,
+    )
