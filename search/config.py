@@ -311,6 +311,11 @@ class BoConfig(WideConfig):
         le=3,
         description="most that the gradients of commits may raise the rate by between two searches; 1: it stays",
     )
+    start_over: bool = Field(
+        True,
+        description="start a run over at a lower rate if it learns its training data by heart in the first half of "
+        "the budget",
+    )
     switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
     min_gain: float = Field(0.002, ge=0, allow_inf_nan=False, description="and better by this share of the loss")
 
@@ -322,6 +327,7 @@ class SobolConfig(WideConfig):
     has_surrogate: ClassVar[bool] = False
     revisit: Literal["events", "stages"] = Field("stages", description="when a later search opens")
     max_raise: ClassVar[float] = 1.0
+    start_over: ClassVar[bool] = False
     switch_probability: ClassVar[float] = 0.5
     min_gain: ClassVar[float] = 0.0
 
@@ -338,6 +344,7 @@ class LocalConfig(StagedConfig):
     coarse_probe_steps: ClassVar[int] = 0
     ramp_steps: ClassVar[int | None] = 0
     max_raise: ClassVar[float] = 1.0
+    start_over: ClassVar[bool] = False
     switch_probability: ClassVar[float] = 0.5
     min_gain: ClassVar[float] = 0.0
 

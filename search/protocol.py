@@ -48,6 +48,8 @@ class Strategy(Protocol):
             `end`: stop here, and `tell` it.
             `roll_back`, for a commit only: rewind to the stage's snapshot, and `tell` it with `rolled_back`. Its cost
             stays spent. A commit that diverged is rolled back by the caller, whatever the answer.
+            `start_over`, for a commit that was said to overfit: rewind to the run's first step, and `tell` it with
+            `rolled_back` and `started_over`.
         """
 
     def leading(self) -> str | None:

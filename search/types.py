@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from search.trace import Trace
 
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
-#: How a running probe or commit continues: it goes on, ends early, or is rolled back.
-Course = Literal["go_on", "end", "roll_back"]
+#: How a running probe or commit continues: it goes on, ends early, or is rolled back, even to the run's first step.
+Course = Literal["go_on", "end", "roll_back", "start_over"]
 #: The lowest and the highest learning rate that a controller tries or uses, unless a run states others.
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-8, 1e3
 Origin = Literal[
@@ -208,6 +208,8 @@ class Observation(Value):
     diverged: bool = False
     is_cut: bool = Field(False, description="a probe ended before its allowance was spent; never a commit's")
     rolled_back: bool = Field(False, description="a commit's steps were rolled back; never a probe's")
+    started_over: bool = Field(False, description="with all steps before them: the run is back at its first step")
+    overfits: bool = Field(False, description="of a commit: more steps do not help (`search.curves.overfitting`)")
     spent: Spent = Field(description="the run's totals when this observation ended")
     searched_from: Spent = Field(
         Spent(), description="of a probe: the totals when its search opened; what was spent before is none of its cost"

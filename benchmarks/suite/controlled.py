@@ -8,6 +8,7 @@ from typing import Any
 from search import strategies
 from search.config import BoConfig, Budget, ControllerConfig
 from search.curves.curve_summary import end_loss
+from search.curves.overfitting import Validation
 from search.loop.orders import Loop, Order, Taken, Task, Told
 from search.optimizer_traits import usual_rate_told_by
 from search.protocol import Strategy
@@ -28,6 +29,7 @@ class Run:
     searched: int = 0
     taken_back: int = 0
     best: Best = field(default_factory=Best)
+    validation: Validation = Validation()
     decisions: list[Decision] = field(default_factory=list)
     outcomes: list[tuple[Forecast, float]] = field(default_factory=list)  # of commits, and the losses they ended with
 
@@ -81,15 +83,19 @@ def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
     As a job does, it exports the best evaluated checkpoint where that is better than the end.
     """
     loop = Loop(strategy, Budget(steps=num_steps), clock=lambda: 0.0, holds=True)
-    run, states = Run(decisions=loop.decisions), dict[str, Any]()
+    run, states = Run(decisions=loop.decisions), {"first": line.snapshot()}
 
     def carry_out(order: Order) -> Taken | None:
         rates = [values.learning_rate for values in order.steps]
         match order.task:
             case Task.SNAPSHOT:
-                states["start"] = line.snapshot()
+                states["start"], states["validation"] = line.snapshot(), run.validation
             case Task.RESTORE:
                 line.restore(states["start"])
+                run.validation = states["validation"]
+            case Task.START_OVER:
+                line.restore(states["first"])
+                run.validation, loop.overfits = Validation(), False
             case Task.HOLD:
                 states["held"] = line.snapshot()
             case Task.KEEP:
@@ -97,7 +103,9 @@ def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
             case Task.PROBE:
                 return Taken(line.train(rates))
             case Task.COMMIT:
-                return _commit(line, rates, run.best, spent=loop.spent().steps, num_steps=num_steps)
+                taken = _commit(line, rates, run, spent=loop.spent().steps, num_steps=num_steps)
+                loop.overfits = run.validation.overfits
+                return taken
         return None
 
     loop.run(carry_out)
@@ -106,12 +114,14 @@ def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
     return run
 
 
-def _commit(line: Line, rates: Sequence[float], best: Best, *, spent: int, num_steps: int) -> Taken:
+def _commit(line: Line, rates: Sequence[float], run: Run, *, spent: int, num_steps: int) -> Taken:
     """Train with `rates`, and look at the state at each evaluation of a job that has `spent` so many of `num_steps`."""
     losses, scales, alignments = list[float](), list[float](), list[float]()
     while len(losses) < len(rates) and all(map(math.isfinite, losses[-1:])):
         until = len(losses) + EVERY - line.step % EVERY
         losses += line.train(rates[len(losses) : until], scales=scales, alignments=alignments)
-        if line.step % EVERY == 0:
-            best.look(line.evaluate(), (spent + len(losses)) / num_steps)
+        if line.step % EVERY == 0 and math.isfinite(losses[-1]):
+            found = line.evaluate()
+            run.best.look(found, (spent + len(losses)) / num_steps)
+            run.validation = run.validation.after(found, line.recent_loss, line.step)
     return Taken(losses, [0.01] * len(losses), scales, alignments)

@@ -130,7 +130,7 @@ class Controller:
         self._check_runs(observation.candidate_id)
         if observation.candidate_id is None:
             signs = signs_of(self._setup, self._stage, observation)
-            events = events_of(self._setup, self._stage, observation, signs)
+            events = () if observation.started_over else events_of(self._setup, self._stage, observation, signs)
             self._record("close", Ending.of(observation, signs, events))
         else:
             candidate = next(each for each in self._stage.pending if each.id == observation.candidate_id)
@@ -142,7 +142,7 @@ class Controller:
 
         Returns:
             `end` for a probe that is not worth finishing, and for a commit with an event; `roll_back` for a commit
-            that diverges, or does worse than without its switch; else `go_on`.
+            that diverges, or does worse than without its switch; `start_over` for one that overfits; else `go_on`.
 
         Raises:
             ValueError: no such probe is running, or no commit is.

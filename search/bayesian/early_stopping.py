@@ -96,6 +96,8 @@ def stays_behind(gaps: Array, *, left: float) -> bool:
 #: Workers of a commit drift apart if their average's loss is higher than their own by the share `DRIFT_SHARE`, and by
 #: `DRIFT_ERRORS` standard errors (many, since it is checked again and again), over at least `LEAST_AVERAGES` averages.
 DRIFT_SHARE, DRIFT_ERRORS, LEAST_AVERAGES = 0.1, 4.0, 4
+#: The share of the budget after which a run does not start over.
+LATEST_START = 0.5
 #: After a rollback the same rise is excused for this multiple of the steps after which it was seen.
 REPEATED = 2
 
@@ -104,7 +106,8 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
     """Return whether a probe or the commit goes on, ends, or rolls back; `search`: what all probes have spent.
 
     A commit with an event ends if a search may follow. It is rolled back if its start is the better state. A commit
-    that rose above the run's best, but is still better than its start, always ends: the next has a lower rate.
+    that rose above the run's best, but is still better than its start, always ends: the next has a lower rate. A run that
+    overfits starts over.
     """
     if observation.candidate_id is not None:
         reading = Reading.of(observation)
@@ -121,6 +124,8 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
         return "roll_back" if signs.has_diverged or signs.is_dead or signs.is_lost else "end"
     if "client_drift" in found:
         return "end"
+    if observation.overfits and may_start_over(setup, stage, observation.spent):
+        return "start_over"
     if setup.config.revisit == "stages" or stage.is_pinned:
         return "go_on"
     if stage.course.awakens:  # gradients grow when a model begins to learn
@@ -130,6 +135,17 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
     values, spent = stage.decision.values, observation.spent
     has_room = has_room_for_search(setup, costs, values=values, search=search, spent=spent)
     return "end" if found and has_room else "go_on"
+
+
+def may_start_over(setup: SearchSetup, stage: Stage, spent: Spent) -> bool:
+    """Return whether a run that overfits may start over: with half of the budget left, and a lower rate to try.
+
+    In its last half the rate falls, which a larger budget would put off: so an extended run starts over where a run
+    with that budget does.
+    """
+    has_lower = stage.decision is not None and stage.decision.values.learning_rate > setup.space.min_learning_rate
+    is_early = spending.fraction_spent(setup.budget, spent) < LATEST_START
+    return setup.config.start_over and setup.traits.decays and has_lower and is_early and not stage.is_pinned
 
 
 def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Signs:

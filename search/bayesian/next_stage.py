@@ -1,6 +1,7 @@
 """Open the next stage with the results of the one that closed."""
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ FACTOR = 2.0
 ROLLED_BACK_FACTOR = 0.5
 #: The rate after a commit whose loss stood still (docs/decisions/0027).
 STALLED_FACTOR = 0.4
+#: The rate of a run that starts over (docs/decisions/0050).
+STARTED_OVER_FACTOR = 0.3
 #: Fewer losses than this in each half do not tell whether the loss stood still.
 LEAST_HALF = 20
 #: A commit has met its forecast if it ended at most this many standard deviations above it.
@@ -167,6 +170,8 @@ def _without_drift(setup: SearchSetup, stage: Stage, begin: _Begin) -> _Begin:
 
 def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
     assert stage.decision is not None
+    if ending.started_over:
+        return _started_over(setup, stage)
     used = _raised(setup, stage)[0] if stage.course.awakens else stage.decision.values
     is_taken_back = ending.rolled_back and not ending.diverged
     if stage.decision.switched and usable_control(stage) is not None and is_taken_back:
@@ -189,6 +194,16 @@ def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
         # it may learn too little to be told from nothing, and the rate that was given up did no harm
         rate, then = given_up, f"and learned nothing below, so this one starts from {given_up:.3g}, as before"
     note = f"the stage before {what} at {used.learning_rate:.3g}, {then}"
+    incumbent = used.model_copy(update={"learning_rate": rate})
+    return _Begin(incumbent, note, WIDEST, (*stage.line.barred, used))
+
+
+def _started_over(setup: SearchSetup, stage: Stage) -> _Begin:
+    """Begin again at a lower rate than the one that was picked, before commits raised it."""
+    assert stage.decision is not None
+    used = stage.decision.values
+    rate = max(setup.space.min_learning_rate, used.learning_rate / stage.course.raised * STARTED_OVER_FACTOR)
+    note = f"the model was learning its data by heart, so the run starts over at {rate:.3g}"
     incumbent = used.model_copy(update={"learning_rate": rate})
     return _Begin(incumbent, note, WIDEST, (*stage.line.barred, used))
 
@@ -218,14 +233,16 @@ def next_width(setup: SearchSetup, stage: Stage, *, has_lasted: bool) -> float:
 def _line_after(setup: SearchSetup, stage: Stage, ending: Ending, meaning: _Meaning, begin: _Begin) -> CommittedLine:
     """Return the memory of the committed line; after client drift, its best losses and rewards start anew."""
     assert stage.decision is not None
-    was, start = stage.line, start_loss(stage)
+    was, start, initial = stage.line, start_loss(stage), _initial(setup, stage, ending)
+    if ending.started_over:  # what the line had reached is gone
+        was, start = replace(was, best=None), initial
     # rewards of workers that drift apart come from losses that their average does not have
     history = () if meaning.drifts else extended(was.history, scores(stage.decisive), incumbent=begin.incumbent)
     return CommittedLine(
         start_loss=start if ending.end_loss is None else ending.end_loss,
-        initial=_initial(setup, stage, ending),
+        initial=initial,
         best=_best(None if meaning.drifts else was.best, ending),
-        probed=None if meaning.drifts else lowest_probed(stage),
+        probed=None if meaning.drifts or ending.started_over else lowest_probed(stage),
         gradient_scale=_first_known(was.gradient_scale, ending.signs.gradient_start),
         num_taken_back=was.num_taken_back + (not ending.is_kept),
         before=ending,
@@ -266,8 +283,9 @@ def _course_after(stage: Stage, ending: Ending, meaning: _Meaning, begin: _Begin
     can_rise = was.may_rise or meaning.woke or has_met(stage.decision.forecast, ending)
     since_search = was.rise if stage.probes else was.raised * was.rise
     is_new = ending.has_failed or was.awakens  # the rise that wakes a model is not one of a chosen rate
+    taken_back = was.ramp.anew(steps) if ending.started_over else was.ramp.begun(steps)
     return RateCourse(
-        ramp=was.ramp.ended(steps) if ending.is_kept else was.ramp.begun(steps),
+        ramp=was.ramp.ended(steps) if ending.is_kept else taken_back,
         raised=1.0 if is_new else since_search,
         may_rise=meaning.is_quiet and not meaning.is_stalled and can_rise,
         awakens=begin.awakens or (was.awakens and not meaning.woke and not ending.has_failed),

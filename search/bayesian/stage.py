@@ -65,6 +65,10 @@ class Ramp(NamedTuple):
         done = self.done + step - self.start
         return (done + 1) / self.num_steps if done < self.num_steps else 1.0
 
+    def anew(self, step: int) -> "Ramp":
+        """Return the ramp for a run that starts over at a total of `step` steps."""
+        return self._replace(done=0, start=step)
+
     def begun(self, step: int) -> "Ramp":
         """Return the ramp for a commit that begins at a total of `step` steps."""
         return self._replace(start=step)

@@ -109,6 +109,7 @@ class Ending(Value):
     end_loss: float | None = Field(validation_alias=AliasChoices("end_loss", "level"))
     diverged: bool
     rolled_back: bool
+    started_over: bool = False  # rolled back to the run's first step
     num_steps: int
     bytes_sent: int
     losses: tuple[float, ...]  # the whole curve: means of equally many steps
@@ -125,6 +126,7 @@ class Ending(Value):
             end_loss=end_loss(observation),
             diverged=observation.diverged,
             rolled_back=observation.rolled_back,
+            started_over=observation.started_over,
             num_steps=trace.num_steps,
             bytes_sent=observation.bytes_sent,
             losses=trace.losses,
@@ -147,7 +149,8 @@ class Ending(Value):
     @property
     def was_asleep(self) -> bool:
         """Return whether it was rolled back only because it learned nothing."""
-        return self.rolled_back and not self.diverged and self.signs.is_ignorant and "divergence" not in self.events
+        has_reason = self.diverged or self.started_over or "divergence" in self.events
+        return self.rolled_back and self.signs.is_ignorant and not has_reason
 
     @property
     def has_failed(self) -> bool:

@@ -36,6 +36,7 @@ class Task(IntEnum):
     HOLD = 6  # keep a copy of a probe's end, beside that of the committed state
     KEEP = 7  # go to that end
     ACCEPT = 8  # count the steps of the probe just taken as committed; they have these values. No loop gives this order
+    START_OVER = 9  # go back to the run's first step
 
 
 class Order(NamedTuple):
@@ -113,6 +114,7 @@ class Loop:
         self.strategy, self.told = strategy, list[Told]()
         self.decisions = begun.decisions if begun else list[Decision]()
         self.failures = begun.failures if begun else list[Failure]()  # since a commit was kept
+        self.overfits = False  # for the caller to tell, by its evaluations (`search.curves.overfitting`)
         self._commit = begun.commit if begun else None
         self._budget, self._holds = budget, holds
         spent = begun.spent if begun else Spent()
@@ -220,13 +222,15 @@ class Loop:
         """Take the steps that stay, unless they are rolled back, and tell; return what a step cost."""
         decision, series = self.decisions[-1], commit.series
         course = yield from self._course(commit, pacing.within(decision.commit_until, self._budget))
-        if course == "roll_back":
-            yield from self.order(Task.RESTORE)
-        else:
+        started_over = course == "start_over"
+        if course == "end":
             self.failures.clear()
+        else:
+            yield from self.order(Task.START_OVER if started_over else Task.RESTORE)
         if series.diverged:
             self.failures.append(Failure(values=decision.values, num_steps=series.num_steps))
-        self._tell(decision, series.observation(None, self.spent(), rolled_back=course == "roll_back"))
+        ended = series.observation(None, self.spent(), rolled_back=course != "end", started_over=started_over)
+        self._tell(decision, ended)
         return series.cost
 
     def _course(self, commit: OpenCommit, until: Allowance) -> Generator[Order, Taken | None, Course]:
@@ -242,7 +246,8 @@ class Loop:
                 course = self._look(commit)
                 if course != "go_on":
                     return course
-        return self._look(commit) if series.num_steps > commit.looked else "end"
+        course = self._look(commit) if series.num_steps > commit.looked else "end"
+        return "end" if course == "go_on" else course
 
     def _coming(self, commit: OpenCommit, until: Allowance) -> list[Values]:
         """Return the values of the next steps of `commit`, up to the next look at it."""
@@ -261,7 +266,7 @@ class Loop:
         commit.looked = series.num_steps
         return course_of(
             self.strategy.watch,
-            series.observation(None, self.spent()),
+            series.observation(None, self.spent(), overfits=self.overfits),
             is_over=lambda: pacing.is_reached(self._whole, self.spent(), series.cost),
             is_better=lambda: has_gained(series),
         )

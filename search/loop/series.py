@@ -78,14 +78,12 @@ class Series(BaseModel):
         }
         return self.model_copy(update=update)
 
-    def observation(
-        self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False, rolled_back: bool = False
-    ) -> Observation:
-        """Return the observation that the strategy gets; `spent` are the run's totals.
+    def observation(self, candidate_id: str | None, spent: Spent, **ended: bool) -> Observation:
+        """Return the observation that the strategy gets; `spent` are the run's totals, `ended` says how it ended.
 
         `candidate_id` is None for a commit.
         """
-        return Observation(
+        seen = Observation(
             candidate_id=candidate_id,
             losses=tuple(self.losses),
             step_seconds=tuple(self.step_seconds),
@@ -93,7 +91,6 @@ class Series(BaseModel):
             bytes_sent=self.bytes_sent,
             steps_to_meeting=self.steps_to_meeting,
             diverged=self.diverged,
-            is_cut=is_cut,
-            rolled_back=rolled_back,
             spent=spent,
         )
+        return seen.model_copy(update=ended)

@@ -18,8 +18,8 @@ from trainers.training.group import Group
 
 _log = logging.getLogger(__name__)
 #: Checkpoints that a run may hold besides the last `keep`: the one being written, the stage's start, two for a larger
-#: budget, the best one, and, in case of a rollback, the best one at the stage's start.
-_NUM_BESIDES = 6
+#: budget, the best one, in case of a rollback the best one at the stage's start, and the run's first one.
+_NUM_BESIDES = 7
 #: A checkpoint's folder, as `Keeper.save` names it, in a path below a run's folder.
 _FOLDER = re.compile(r"(.*/)?\d{6}-step-\d+(?=/)")
 

@@ -33,7 +33,7 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
         progress.evaluation_due = progress.evaluation_due or progress.step % every == 0
         is_evaluated = progress.evaluation_due and not progress.steps_to_meeting
         if is_evaluated:
-            state.evaluate_line()
+            state.evaluate_line(commit.measured.losses)
             if progress.at_target:
                 break
         if is_evaluated or commit.measured.num_steps >= _next_look(state, commit, until):
@@ -47,14 +47,16 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
             # While the API is silent, nobody would learn of another checkpoint. Only one is written at a time.
             state.known = state.named()
             state.keep(commit)
-    return "roll_back" if commit.measured.num_steps and _look(state, commit) == "roll_back" else "end"
+    course = _look(state, commit) if commit.measured.num_steps else "end"
+    return "end" if course == "go_on" else course
 
 
 def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     """Keep the stage or roll it back, as `course` says, tell the strategy, and wait until the record is stored."""
     state.settle()  # before a rollback makes the ranks forget how they got here
     measured, is_kept, state.progress.piece = commit.measured, course == "end", None
-    ended = measured.observation(None, state.spent(), rolled_back=not is_kept)
+    started_over = course == "start_over"
+    ended = measured.observation(None, state.spent(), rolled_back=not is_kept, started_over=started_over)
     state.strategy.tell(ended)
     if measured.diverged:
         state.failures.append(Failure(values=commit.decision.values, num_steps=measured.num_steps))
@@ -63,8 +65,7 @@ def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
         state.failures.clear()
     if not is_kept:
         state.cost = state.cost if state.is_over() else None
-        state.group.restore(STAGE)
-        state.progress.rewind_to(state.stage.progress, num_steps=measured.num_steps)
+        _start_over(state) if started_over else _roll_back(state, measured.num_steps)
     resume = state.save(None)
     closed = StageClosed(
         trial_id=state.trial_id,
@@ -79,6 +80,19 @@ def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     )
     state.recorder.wait_for(closed)
     state.known = []
+
+
+def _roll_back(state: TrialState, num_steps: int) -> None:
+    """Go back to the stage's start, before its `num_steps`."""
+    state.group.restore(STAGE)
+    state.progress.rewind_to(state.stage.progress, num_steps=num_steps)
+
+
+def _start_over(state: TrialState) -> None:
+    """Go back to the run's first step."""
+    assert state.first is not None
+    state.group.load(state.first.checkpoint)
+    state.progress.rewind_to(state.first.progress, num_steps=state.progress.step)
 
 
 def _push(state: TrialState, commit: OpenCommit, until: Allowance) -> None:
@@ -134,7 +148,8 @@ def _next_look(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
 def _look(state: TrialState, commit: OpenCommit) -> Course:
     """Ask the strategy how the commit goes on. If no budget is left to search again, keep the better state."""
     commit.looked = commit.measured.num_steps
-    seen = commit.measured.observation(None, state.spent())
+    overfits = state.first is not None and state.progress.validation.overfits
+    seen = commit.measured.observation(None, state.spent(), overfits=overfits)
     return course_of(state.strategy.watch, seen, is_over=state.is_over, is_better=lambda: _is_better_than_start(state))
 
 

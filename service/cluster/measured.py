@@ -47,11 +47,9 @@ class Measured(Series):
         """The mean density of what was sent; None for a dense exchange."""
         return None if self.density_sum is None else self.density_sum / max(1, self.density_steps)
 
-    def observation(
-        self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False, rolled_back: bool = False
-    ) -> Observation:
+    def observation(self, candidate_id: str | None, spent: Spent, **ended: bool) -> Observation:
         """Return the observation for the strategy: `candidate_id` is None for a commit, `spent` the run's totals."""
-        seen = super().observation(candidate_id, spent, is_cut=is_cut, rolled_back=rolled_back)
+        seen = super().observation(candidate_id, spent, **ended)
         return seen.model_copy(update={"density": self.density})
 
 

@@ -20,7 +20,7 @@ from trainers.training.group import Group
 
 
 class StageStart(BaseModel):
-    """The state to which a diverged commit is rolled back."""
+    """The state to which a diverged commit is rolled back, or a run that starts over."""
 
     checkpoint: str
     progress: Progress
@@ -51,6 +51,7 @@ class Resume(BaseModel):
     checkpoint: str
     checkpoints: list[str]  # all still on storage, oldest first
     stage: StageStart
+    first: StageStart | None = None  # where a run that overfits starts over; None: it never does
     journal: dict[str, Any]
     progress: Progress
     num_workers: int | None = None  # in the checkpoint; None: written by an earlier release

@@ -100,7 +100,15 @@ def _start(state: TrialState, prior: Prior) -> Begun:
     evaluation = _evaluate_off_the_clock(state)  # otherwise it could use up a short budget before the first step
     state.clock.start()
     state.note_start(evaluation)
+    if starts_over(state.spec):
+        state.first = state.stage.model_copy(update={"progress": state.progress.model_copy(deep=True)})
     return Begun()
+
+
+def starts_over(spec: TrialSpec) -> bool:
+    """Return whether a run may start over: its best state is exported, and patience does not end it before."""
+    keeps_best = spec.checkpoint.export == "best" and spec.objective.patience is None
+    return keeps_best and getattr(spec.controller, "start_over", False)
 
 
 def _go_on(state: TrialState, resume: Resume) -> Begun:
@@ -123,7 +131,7 @@ def _go_on(state: TrialState, resume: Resume) -> Begun:
     resume = resume.among(state.spec, state.group)
     if resume.insurance is not None:
         _insure(state, Resume.model_validate(resume.insurance))
-    state.stage = resume.stage
+    state.stage, state.first = resume.stage, resume.first
     if resume.open_commit is not None:
         state.group.load(resume.stage.checkpoint)
         state.group.snapshot(STAGE)
@@ -146,6 +154,7 @@ def _employ_spare_lanes(state: TrialState, commit: OpenCommit) -> None:
     if is_to_join(state):
         _join_lanes(state)
         state.stage.checkpoint = state.keeper.save(0)  # the previous checkpoint has fewer ranks
+        state.first = state.first and state.first.model_copy(update={"checkpoint": state.stage.checkpoint})
         state.progress.best = None
         state.progress.note_checkpoint(state.stage.checkpoint)
         state.lanes[0].hold(state.stage.checkpoint)

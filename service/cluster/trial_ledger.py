@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from search.curves.overfitting import Validation
 from search.types import Piece
 from service.cluster import learned_schedule
 from service.cluster.measured import bytes_per_worker
@@ -61,6 +62,7 @@ class Progress(BaseModel):
     steps_to_meeting: int = Field(0, description="until workers that train apart have equal parameters")
     evaluation_due: bool = Field(False, description="it waits for their next meeting, where it costs no average")
     best: Best | None = None
+    validation: Validation = Field(Validation(), description="of the steps that stay: whether they overfit")
     record: float | None = Field(None, description="the score that an evaluation has to be better than")
     num_stale: int = Field(0, description="evaluations in a row that were not, of steps taken back too")
     at_target: bool = Field(False, description="an evaluation was as good as the job asks for, which ends the run")
@@ -196,7 +198,7 @@ class Progress(BaseModel):
         self.step, self.schedule, self.steady = earlier.step, list(earlier.schedule), earlier.steady
         self.piece = None
         self.score, self.evaluated_step, self.at_target = earlier.score, earlier.evaluated_step, earlier.at_target
-        self.averaged = earlier.averaged
+        self.averaged, self.validation = earlier.averaged, earlier.validation
         self.steps_to_meeting, self.evaluation_due = earlier.steps_to_meeting, earlier.evaluation_due
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 

@@ -109,6 +109,7 @@ class TrialState:
         self.requests = UserRequests(sink)
         self.progress = Progress()
         self.cost: StepCost | None = None  # of a step with the values in use; None: unknown yet
+        self.first: StageStart | None = None  # where a run that overfits starts over; None: it never does
         self.failures: list[Failure] = []  # the commits that diverged since one was kept
         self.second: SecondLine | None = None
         self.known: list[str] = []  # the checkpoints that the API may still resume from
@@ -165,8 +166,8 @@ class TrialState:
         self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
         return evaluation
 
-    def evaluate_line(self) -> None:
-        """Evaluate the committed line and report the result.
+    def evaluate_line(self, losses: Sequence[float]) -> None:
+        """Evaluate the committed line and report the result; `losses` are those of its last steps.
 
         If its weights set no record, their average may: then it is evaluated too, and the better of both counts. So
         it is at a rung, where samples of a sweep are compared.
@@ -177,6 +178,10 @@ class TrialState:
         if export == "best" and found.has_average and not is_enough:
             found = min(found, self.evaluate(averaged=True), key=self.judge.rank)
         self._note(found)
+        recent = losses[-self.spec.objective.every :]
+        self.progress.validation = self.progress.validation.after(
+            found.loss, sum(recent) / len(recent), self.progress.step
+        )
 
     def _note(self, evaluation: Evaluation) -> None:
         score, min_delta = self.judge.score(evaluation), self.spec.objective.min_delta
@@ -215,9 +220,10 @@ class TrialState:
     def needed(self) -> set[str]:
         """Return the checkpoints that must stay on storage, whatever their age."""
         beside = self.second.state.needed() if self.second else set()
+        first = {self.first.checkpoint} if self.first else set()
         held = (lane.holds for lane in self.lanes if lane.holds)
         best = (each.best.checkpoint for each in (self.progress, self.stage.progress) if each.best)
-        return {self.stage.checkpoint, *self.known, *self.progress.steady, *best, *beside, *held}
+        return {self.stage.checkpoint, *first, *self.known, *self.progress.steady, *best, *beside, *held}
 
     def named(self) -> list[str]:
         """Return the last checkpoint and the best one, which a record of now names."""
@@ -304,6 +310,7 @@ class TrialState:
             checkpoint=checkpoint,
             checkpoints=self.keeper.saved,
             stage=self.stage,
+            first=self.first,
             num_workers=self.group.num_workers,
             journal=dict(self.strategy.state_dict()),
             progress=self.progress,

@@ -87,6 +87,12 @@ def _rewind(session: Session, trial: TrialRow) -> None:
     keep(trial, max(0, step), bill)
 
 
+def take_back_stages(session: Session, trial: TrialRow, step: int) -> None:
+    """Note that stages that began at `step` or later keep no steps: the run went back to there."""
+    beyond = (StageRow.trial_id == trial.id, StageRow.first_step >= step)
+    session.execute(update(StageRow).where(*beyond).values(num_steps=0))
+
+
 def _forget_stages(session: Session, trial: TrialRow, *, beyond: int, but: Collection[str] = ()) -> None:
     """Delete the decisions of the stages `beyond` a number, and their probes except `but`."""
     session.execute(delete(StageRow).where(StageRow.trial_id == trial.id, StageRow.stage > beyond))

@@ -210,6 +210,7 @@ class Ingest:
         stage.density, stage.threshold, stage.loss = record.density, record.threshold, record.loss
         if record.num_steps == 0:  # its commit was rolled back
             attempts.forget_beyond(self.session, trial, record.step)
+            attempts.take_back_stages(self.session, trial, record.step)
             if trial.steady is not None and trial.steady["stage"] == record.stage:
                 trial.steady = None
         self._keep(trial, stage, record)

@@ -320,3 +320,21 @@ def test_only_the_last_stage_keeps_what_a_trial_resumes_from(store, driver, begi
     begin(driver.job_id)
     assert store.attempts.brief(driver.job_id, 2).trials[0].resume == {"at": 3}
     assert [stage.num_steps for stage in store.stages(driver.job_id)] == [10, 10, 10, None]
+
+
+def test_stages_of_a_run_that_starts_over_keep_no_steps(store, driver):
+    driver.decide(0, first_step=0)
+    driver.close(0, num_steps=10, step=10, bill=BILL, resume={})
+    driver.decide(1, first_step=10)
+    driver.close(1, num_steps=0, step=0, bill=BILL, resume={})
+
+    assert [stage.num_steps for stage in store.stages(driver.job_id)] == [0, 0]
+
+
+def test_a_stage_before_the_one_that_is_rolled_back_keeps_its_steps(store, driver):
+    driver.decide(0, first_step=0)
+    driver.close(0, num_steps=10, step=10, bill=BILL, resume={})
+    driver.decide(1, first_step=10)
+    driver.close(1, num_steps=0, step=10, bill=BILL, resume={})
+
+    assert [stage.num_steps for stage in store.stages(driver.job_id)] == [10, 0]

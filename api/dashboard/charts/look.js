@@ -80,6 +80,12 @@ export function joined(lines, looks) {
 // Lines of few points get marks. Each mark is an element, so thousands would be slow.
 export const marked = (points) => (points.length > MOST_MARKS ? "lines" : "lines+markers");
 
+// Where a stage that kept no steps went back to: its start, or the run's, if the run started over then or later.
+export function rolledBack(stage, stages) {
+  const later = stages.filter((each) => each.trial_id === stage.trial_id && each.stage >= stage.stage);
+  return `stage ${stage.stage} was rolled back to step ${Math.min(...later.map((each) => each.first_step))}`;
+}
+
 export const shortened = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
 
 // A bar per trial, the first on top, and many of them thinner; charts side by side have one height.

@@ -2,7 +2,7 @@
 
 import { duration, figures, loss, number } from "../units.js";
 import { between } from "./axis.js";
-import { colour, joined, logAxis, look, marked, tint } from "./look.js";
+import { colour, joined, logAxis, look, marked, rolledBack, tint } from "./look.js";
 
 export const LOSS = "loss";
 const ON_THE_GRID = 300; // points of a mean over seeds
@@ -164,7 +164,7 @@ function rollBacks({ stages, place, lines: trained }) {
   return [{ type: "scatter", mode: "markers", name: "rolled back", marker: { symbol: "triangle-left", size: 12, color: "#c2395b" },
     x: back.map((stage) => place.from(stage.trial_id, stage.first_step)),
     y: back.map((stage) => lossAt(trained, stage.trial_id, stage.first_step)),
-    text: back.map((stage) => `stage ${stage.stage} was rolled back to step ${stage.first_step}`), hovertemplate: "%{text}<extra></extra>" }];
+    text: back.map((stage) => rolledBack(stage, stages)), hovertemplate: "%{text}<extra></extra>" }];
 }
 
 // The state whose weights are kept; for a running trial, the best evaluation so far.

@@ -1,7 +1,7 @@
 // When each trial searched, trained and was disturbed: lanes on the training clock.
 
 import { besides, duration, figures, loss, number, timeAxis } from "../units.js";
-import { grouped } from "./look.js";
+import { grouped, rolledBack } from "./look.js";
 
 // Kinds of blocks in the order of the legend: name and two shades.
 const BLOCKS = {
@@ -69,7 +69,7 @@ export function marksOf(trials, stages, told) {
   const marks = [];
   for (const stage of stages) {
     if (stage.num_steps === 0 && stage.bill) {
-      marks.push({ trial_id: stage.trial_id, kind: "rollback", at: stage.bill.seconds_training, text: `stage ${stage.stage} was rolled back to step ${stage.first_step}` });
+      marks.push({ trial_id: stage.trial_id, kind: "rollback", at: stage.bill.seconds_training, text: rolledBack(stage, stages) });
     }
   }
   for (const trial of trials) {

@@ -1,0 +1,143 @@
+"""Does starting over help runs that learn their data by heart (`start_over`)? Every run is trained with it and without.
+
+    PYTHONPATH=benchmarks python benchmarks/suite/small_data.py run   [--steps 1000] [--seeds 3 4] [--part 0 2]
+    PYTHONPATH=benchmarks python benchmarks/suite/small_data.py table
+
+Tasks of the suite train on 200 and on 800 of their samples, beside those that have no more, and beside whole ones, which
+must not change. The controller starts from the right guess, and all that it trains is charged. What is compared is what
+a job exports. A pair is a line of `small_data.jsonl`. The rule was chosen with seed 11; other seeds took no part.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from rows import append, read
+from torch.nn import functional
+
+from search.config import BoConfig
+from suite.averages import Averaged
+from suite.controlled import searched
+from suite.tasks import PER_CLASS, TASKS, Data, Task, patients, perceptron, tumours, voters, wines
+from trainers.workload import WorkloadError
+
+FILE = Path(__file__).with_name("small_data.jsonl")
+#: Changes are cut here, so that no single run decides a mean.
+MOST = 0.5
+SMALL = 0.01  # no difference
+#: Training samples that are left.
+SIZES = (200, 800)
+CUT = (
+    "digits-perceptron", "digits-conv-norm", "mnist-perceptron-adamw", "mnist-conv", "mnist-residual", "mnist-tanh",
+    "mnist-perceptron-deep", "mnist-lenet-adamw", "fashion-perceptron", "fashion-conv-norm", "words-embedding",
+    "words-gru", "marriages-perceptron", "diamonds-perceptron", "diamonds-deep", "houses-adamw", "textures-conv",
+    "textures-vit", "visits-perceptron", "phones-neighbours", "manual-neighbours", "weather-perceptron",
+)  # fmt: skip
+NATURAL = ("wines-perceptron", "voters-perceptron", "patients-adamw", "tumours-perceptron")
+
+
+def cut(task: Task, num_samples: int) -> Task:
+    """Return `task` with so many training samples, and a quarter as many for validation."""
+
+    def data() -> Data:
+        inputs, targets = task.data()
+        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))[: int(num_samples / 0.8)]
+        return inputs[order], targets[order]
+
+    return replace(task, name=f"{task.name}@{num_samples}", data=data)
+
+
+_ADDED = (
+    Task("tumours-wide", "tumours", "adamw", 3e-3, tumours, lambda: perceptron(30, 512, 2)),
+    Task("wines-sgd", "wines", "sgd", 0.1, wines, lambda: perceptron(13, 64, 3), PER_CLASS, 16),
+    Task("voters-adamw", "voters", "adamw", 3e-3, voters, lambda: perceptron(9, 64, 7)),
+    Task("patients-sgd", "patients", "sgd", 0.03, patients, lambda: perceptron(10, 64, 1), functional.mse_loss),
+)
+_CUT = tuple(cut(TASKS[name], size) for size in SIZES for name in CUT)
+_WHOLE = tuple(TASKS[name] for name in CUT)
+_SMALL = (*(TASKS[name] for name in NATURAL), *_ADDED)
+GROUPS = {
+    "have no more": _SMALL,
+    **{f"{size} samples": tuple(each for each in _CUT if each.name.endswith(f"@{size}")) for size in SIZES},
+    "whole": _WHOLE,
+}
+ALL = {task.name: task for group in GROUPS.values() for task in group}
+
+
+def run(tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[int], part: Sequence[int]) -> None:
+    """Run what is missing, and append each pair to the file."""
+    cells = [(task, length, seed) for length in steps for seed in seeds for task in tasks]
+    done = {(row["task"], row["steps"], row["seed"]) for row in read(FILE)}
+    for name, length, seed in cells[part[0] :: part[1]]:
+        if (name, length, seed) in done:
+            continue
+        try:
+            row = {"task": name, "steps": length, "seed": seed} | pair(ALL[name], length, seed)
+        except WorkloadError as error:  # its data are not on this machine
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
+        append(FILE, row | {"date": datetime.now(UTC).date().isoformat()})
+
+
+def pair(task: Task, steps: int, seed: int) -> dict[str, Any]:
+    """Return what is exported with and without starting over, and how often the run started over."""
+    exported, times = dict[str, float](), 0
+    for name, starts in (("goes_on", False), ("starts_over", True)):
+        line = Averaged(task, seed)
+        done = searched(line, task.guess, steps, seed, controller=BoConfig(start_over=starts))
+        exported[name] = done.best.loss
+        times = sum("starts over" in each.reason for each in done.decisions)
+    return exported | {"times": times}
+
+
+def table() -> None:
+    """Print by what share exports are lower, for each length and group, and the runs that differ most."""
+    rows = [row for row in read(FILE) if row["goes_on"] > 0]
+    print("| steps | tasks | pairs, started over | mean | median | lower and higher by more than 1 % |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for steps in sorted({row["steps"] for row in rows}):
+        for group, tasks in GROUPS.items():
+            names = {task.name for task in tasks}
+            found = [row for row in rows if row["steps"] == steps and row["task"] in names]
+            if found:
+                print(f"| {steps:,} | {group} | {_told(found)} |")
+    changes = sorted((_change(row), row["task"]) for row in rows)
+    print("\nmost:", ", ".join(f"`{task}` {100 * change:+.0f} %" for change, task in changes[:8]))
+    print("least:", ", ".join(f"`{task}` {100 * change:+.1f} %" for change, task in changes[-5:]))
+
+
+def _told(rows: Sequence[dict[str, Any]]) -> str:
+    changes = [_change(row) for row in rows]
+    mean, median = 100 * statistics.fmean(changes), 100 * statistics.median(changes)
+    lower, higher = sum(each < -SMALL for each in changes), sum(each > SMALL for each in changes)
+    started = sum(row["times"] > 0 for row in rows)
+    return f"{len(rows)}, {started} | {mean:+.1f} % | {median:+.1f} % | {lower}, {higher}"
+
+
+def _change(row: dict[str, Any]) -> float:
+    return max(-MOST, min(MOST, row["starts_over"] / row["goes_on"] - 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("--tasks", nargs="+", choices=tuple(ALL), default=tuple(ALL))
+    parser.add_argument("--steps", nargs="+", type=int, default=(1000,))
+    parser.add_argument("--seeds", nargs="+", type=int, default=(3, 4))
+    parser.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("INDEX", "COUNT"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.what == "table":
+        table()
+    else:
+        run(given.tasks, given.steps, given.seeds, given.part)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A model that learns its data by heart is told from one that learns, and its run starts over at a lower rate."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from search import strategies
+from search.bayesian.controller import Controller
+from search.config import BoConfig, Budget
+from search.curves.overfitting import Validation
+from search.loop.orders import Loop, Order, Taken, Task
+from search.space import SearchSpace
+from search.types import Values
+
+EVERY = 50
+PICKED = 0.142  # the usual rate of SGD at a sharpness and a loss of 1
+
+
+def course(losses: Sequence[float], *, training_loss: float) -> list[bool]:
+    """Return whether the model overfits at each evaluation, if its loss was so low in training at all of them."""
+    validation, found = Validation(), list[bool]()
+    for number, loss in enumerate(losses):
+        validation = validation.after(loss, training_loss, EVERY * (number + 1))
+        found.append(validation.overfits)
+    return found
+
+
+def test_more_steps_do_not_help_where_half_of_them_set_no_record_and_the_training_loss_is_far_lower():
+    assert course([1.0, 0.8, 0.9, 0.9, 0.9, 0.9], training_loss=0.1) == [False, False, False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("losses", "training_loss"),
+    [([1.0, 0.8, 0.9, 0.9, 0.9], 0.7), ([1.0, 0.9, 0.89, 0.88, 0.87], 0.1), ([1.0, 1.1], 0.1)],
+    ids=["trains as badly", "still learns", "one evaluation"],
+)
+def test_it_is_not_said_of_a_model_that(losses: list[float], training_loss: float):
+    assert not any(course(losses, training_loss=training_loss))
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_the_unit_of_the_loss_does_not_matter(unit: float):
+    losses = [1.0, 0.8, 0.9, 0.9]
+
+    assert course([unit * each for each in losses], training_loss=0.39 * unit)[-1]
+    assert not course([unit * each for each in losses], training_loss=0.46 * unit)[-1]
+
+
+class Learner:
+    """Carries out orders: its training loss falls, and from step `learned` on it overfits."""
+
+    def __init__(self, learned: int) -> None:
+        self.learned, self.step, self.slots = learned, 0, dict[Task, int]()
+        self.orders = list[Order]()
+
+    def carry_out(self, order: Order, *, loop: Loop) -> Taken | None:
+        self.orders.append(order)
+        if order.task in (Task.SNAPSHOT, Task.HOLD):
+            self.slots[order.task] = self.step
+        elif order.task in (Task.RESTORE, Task.KEEP):
+            self.step = self.slots[Task.SNAPSHOT if order.task == Task.RESTORE else Task.HOLD]
+        elif order.task == Task.START_OVER:
+            self.step = 0
+        if not order.steps:
+            return None
+        losses = [2.0 / (1 + 0.01 * (self.step + index)) for index in range(len(order.steps))]
+        self.step += len(losses)
+        loop.overfits = self.step >= self.learned
+        return Taken(losses, [0.01] * len(losses), [1.0] * len(losses), [0.0] * len(losses))
+
+
+def trained(learned: int, *, optimizer: str = "sgd", **config: object) -> tuple[Loop, Learner]:
+    """Return the loop and the learner of a run of 1,000 steps."""
+    space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=0.1), first_loss=1.0, sharpness=1.0)
+    budget, learner = Budget(steps=1000), Learner(learned)
+    strategy = strategies.build(BoConfig(**config), space=space, seed=0, budget=budget)
+    loop = Loop(strategy, budget, clock=lambda: 0.0)
+    loop.run(partial(learner.carry_out, loop=loop))
+    return loop, learner
+
+
+def num_starts(learner: Learner) -> int:
+    return sum(order.task == Task.START_OVER for order in learner.orders)
+
+
+def test_a_run_that_overfits_starts_over_at_three_tenths_of_its_rate_without_a_search():
+    loop, learner = trained(400)
+
+    first, *_, last = loop.decisions
+    [over] = [each for each in loop.decisions if "starts over" in each.reason]
+    assert num_starts(learner) == 1
+    assert over.values.learning_rate == pytest.approx(0.3 * first.values.learning_rate)
+    assert not over.probes and not last.probes
+    assert last.values.learning_rate <= over.values.learning_rate
+    assert loop.spent().steps == 1000
+
+
+def test_it_does_so_again_while_half_of_the_budget_is_left():
+    _, learner = trained(150)
+
+    assert num_starts(learner) == 3
+
+
+@pytest.mark.parametrize(
+    ("learned", "config"),
+    [(510, {}), (400, {"start_over": False}), (400, {"optimizer": "schedulefree_sgd"})],
+    ids=["in the last half", "the job forbids it", "the rate needs no decay"],
+)
+def test_it_goes_on_where(learned: int, config: dict[str, object]):
+    assert not num_starts(trained(learned, **config)[1])
+
+
+def test_a_restored_controller_goes_on_as_the_one_that_started_over():
+    controller = trained(400)[0].strategy
+    assert isinstance(controller, Controller)
+
+    assert Controller.from_state_dict(controller.state_dict()).state_dict() == controller.state_dict()
