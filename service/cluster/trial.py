@@ -16,6 +16,7 @@ from service import tracing
 from service.cluster import reports
 from service.cluster.checkpoints import Exported
 from service.cluster.commit_stage import close_stage, commit_stage
+from service.cluster.first_steps import evaluate_later
 from service.cluster.insurance import InsuranceSink, insured, own_schedule
 from service.cluster.measured import OpenCommit
 from service.cluster.opening import opening_space, require_traffic
@@ -30,6 +31,7 @@ from service.job.parts import TrialSpec
 from service.wire.records import Divergence, TrialFinished
 from trainers.methods.optimizer.spec import contenders
 from trainers.segment import Evaluation
+from trainers.training.finite_objective import why_not_finite
 from trainers.training.group import Group
 from trainers.workload import WorkloadError
 
@@ -98,9 +100,24 @@ def _start(state: TrialState, prior: Prior) -> Begun:
     for lane in state.lanes:
         lane.hold(state.stage.checkpoint)  # their states are equal by construction
     evaluation = _evaluate_off_the_clock(state)  # otherwise it could use up a short budget before the first step
+    if state.judge.score(evaluation) is None and any(warm_up.losses for warm_up in warm_ups):
+        _require_score_later(state, evaluation)
     state.clock.start()
     state.note_start(evaluation)
     return Begun()
+
+
+def _require_score_later(state: TrialState, evaluation: Evaluation) -> None:
+    """Raise WorkloadError if the objective, not finite in `evaluation` of the new model, stays so for a few steps.
+
+    Some metrics are undefined only while a new model gives all samples the same output. The training loss is finite at
+    the weights of `evaluation`: otherwise the run diverges in its first step, and its report says so.
+    """
+    steps, later = evaluate_later(state.group, state.space.opening)
+    state.progress.charge_warm_up(steps)
+    state.progress.charge_bytes(later)
+    if state.judge.score(later) is None:
+        raise WorkloadError(why_not_finite(evaluation, state.judge.metric))
 
 
 def _go_on(state: TrialState, resume: Resume) -> Begun:
