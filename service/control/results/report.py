@@ -193,7 +193,10 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
         yield f"failed: {trial.failure}"
     if trial.outcome == "completed" and trial.step == 0:
         yield "not trained: its budget was spent before the first step, as discarded first steps and evaluations count"
-    if trial.ended_early:
+    if trial.outcome != "diverged" and _is_never_finite(facts):
+        when = f"ended early, after {trial.step} steps: " if trial.ended_early else ""
+        yield f"{when}the validation {metric} was not finite in any evaluation: look for NaN in the validation data"
+    elif trial.ended_early:
         patience = f"{spec.objective.patience} evaluations in a row"
         yield f"ended early, after {trial.step} steps: the validation {metric} had not improved in {patience}"
     if trial.at_target:
@@ -210,6 +213,11 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
         which = "an average of the last steps up to" if trial.averaged else "those of"
         step = trial.step if trial.exported_step is None else trial.exported_step
         yield f"the weights are {which} step {step}; at the end the validation {metric} was {end}"
+
+
+def _is_never_finite(facts: TrialFacts) -> bool:
+    """Return whether there were evaluations, and none was finite. The curve is that of the main line."""
+    return facts.view.line == "main" and facts.curve.num_points > 0 and final(facts.curve) is None
 
 
 def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
