@@ -124,7 +124,7 @@ def serve(
 
 @app.command()
 def run(job: JobFile, as_json: AsJson = False) -> None:
-    """Run a job here, from start to bill. Starts a service if none runs, and stops it afterwards.
+    """Run a job here, from start to bill. Starts a service if none runs, and stops it unless other jobs need it.
 
     A `workload.factory` is imported from the working folder.
     """
