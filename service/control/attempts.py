@@ -16,6 +16,7 @@ from service.control.metrics.points import Key
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.queue import quotas
 from service.control.queue.capacity import Shape, Size
+from service.control.queue.queued import MAX_BACK_OFF_S
 from service.control.results import divergence, ranking
 from service.errors import Fenced
 from service.job.priority import Priority
@@ -23,7 +24,6 @@ from service.job.states import ACTIVE, JobState, Occasion
 from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Sample, Searched
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
-_MAX_BACK_OFF_S = 60.0
 #: The prefix of the ids of our Ray Jobs.
 PREFIX = "wiretune-"
 _NAME = re.compile(rf"(?:{PREFIX})?(job-[0-9a-f]+)-a(\d+)(?:-[0-9a-f]+)?")
@@ -258,7 +258,7 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
 
 def back_off_s(num_tried: int) -> float:
     """Return the seconds to wait after `num_tried` attempts in a row without progress. The first may be chance."""
-    return 0.0 if num_tried == 1 else min(_MAX_BACK_OFF_S, _BACK_OFF_S * 2 ** (num_tried - 2))
+    return 0.0 if num_tried == 1 else min(MAX_BACK_OFF_S, _BACK_OFF_S * 2 ** (num_tried - 2))
 
 
 def succeed(session: Session, job: JobRow, *, now: float) -> None:
