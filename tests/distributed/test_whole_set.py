@@ -15,7 +15,7 @@ from trainers.training.replica import Replica
 from trainers.workload import WorkloadError
 
 ON_TWO_RANKS = ["whole_set"]
-ON_THREE_RANKS = ["whole_set", "paced_gather"]
+ON_THREE_RANKS = ["whole_set", "whole_set_of_the_present", "paced_gather"]
 
 
 @pytest.fixture(params=[2, 3])
@@ -42,6 +42,10 @@ def test_an_auc_of_several_ranks_is_that_of_one_process_bit_for_bit(ranks: list[
 @pytest.mark.parametrize("place", ["apart", "on nodes"])
 def test_all_samples_come_to_the_first_rank_in_their_order(ranks: list[dict[str, Any]], place: str, name: str) -> None:
     assert [rank[place][name]["is_whole"] for rank in ranks] == [1] * len(ranks)
+
+
+def test_all_samples_come_to_the_first_rank_where_others_are_away(three_ranks: Reports) -> None:
+    assert [rank["is_whole"] for rank in three_ranks["whole_set_of_the_present"]] == [1] * 3
 
 
 @pytest.mark.parametrize("place", ["apart", "on nodes"])

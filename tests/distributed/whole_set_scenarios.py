@@ -9,9 +9,13 @@ from sync_scenarios import joined_replica
 from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.topology import Nodes
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.partition import IidPartition
 from trainers.spec.workloads import OwnWorkload
 from trainers.traffic.collectives import Traffic
+from trainers.training.replica import Replica
 
 MODELS = str(Path(__file__).parents[1] / "trainers")
 #: The nodes of so many ranks: neighbours are not on one node.
@@ -51,6 +55,16 @@ class Noted:
 
     def finish(self, started: float, traffic: Traffic) -> None:
         self.traffic.append(traffic)
+
+
+def whole_set_of_the_present(rank: int, num_workers: int) -> dict[str, float]:
+    """Metrics where the second of more ranks is away, so that those after it move up."""
+    present = [0, *range(2, num_workers + 1)]
+    parts = {"workload": workload("Echo"), "optimizer": SgdConfig(), "exchange": NoneConfig()}
+    replica = Replica(ReplicaConfig(**parts), present[rank], num_workers + 1, device="cpu")
+    replica._present = present
+    replica._node_links.join(num_present=num_workers)
+    return replica.evaluate().metrics
 
 
 def paced_gather(rank: int, num_workers: int) -> list[list[int]]:

@@ -117,8 +117,7 @@ class NodeLinks:
         vectors = [
             part for node, sizes in zip(joined, lengths, strict=True) for part in torch.split(node, sizes.tolist())
         ]
-        if self.num_ranks < self.topology.num_workers:  # each is a node, and the others are away
-            return vectors
+        # Fewer vectors than ranks, if some are away: each is a node then, and the others keep their order.
         ranks = [rank for node in self.topology.nodes for rank in node]
         return [part for _, part in sorted(zip(ranks, vectors, strict=False), key=itemgetter(0))]
 
