@@ -235,16 +235,19 @@ def _is_below(probe: Probe, other: Probe) -> bool:
 
 def _gaps(probe: Probe, other: Probe) -> NDArray[np.float64]:
     """Return the shares `(m,)` by which a probe lies below another, in the last half of the steps that both have."""
-    pairs = list(zip(probe.reading.losses, other.reading.losses, strict=False))
-    lowest = min((min(pair) for pair in pairs), default=0.0)
-    gaps = np.array([(other_loss - loss) / (size_of(other_loss, lowest) or 1.0) for loss, other_loss in pairs])
-    return gaps[len(gaps) // 2 :]
+    num_both = min(len(probe.reading.losses), len(other.reading.losses))
+    losses, others = (np.asarray(each.reading.losses[:num_both]) for each in (probe, other))
+    sizes = np.abs(others)
+    if min(losses.min(initial=0.0), others.min(initial=0.0)) < 0:  # zero means nothing, so one size is for all
+        sizes[:] = size_of(float(np.median(others)), losses, others)
+    gaps: NDArray[np.float64] = (others - losses) / np.where(sizes > 0, sizes, 1.0)
+    return gaps[num_both // 2 :]
 
 
 def _falls(probe: Probe, start: float) -> NDArray[np.float64]:
     """Return the shares `(m,)` by which the last half of a probe lies below the loss that its stage started at."""
     losses = np.asarray(probe.reading.losses)
-    return (start - losses[len(losses) // 2 :]) / (size_of(start, *losses) or 1.0)
+    return (start - losses[len(losses) // 2 :]) / (size_of(start, losses) or 1.0)
 
 
 def parabola_peak(setup: SearchSetup, stage: Stage) -> Values | None:
@@ -295,7 +298,7 @@ def _jumps(probe: Probe, below: Probe, *, start: float, is_paired: bool) -> bool
     losses, others = (np.asarray(each.reading.losses) for each in (probe, below))
     num_points = min(len(losses), len(others))
     last = slice(2 * num_points // 3, num_points)
-    gaps, least = losses[last] - others[last], JUMP * size_of(start, *losses, *others)
+    gaps, least = losses[last] - others[last], JUMP * size_of(start, losses, others)
     return _is_surely_above(gaps, least) if not is_paired else bool(np.any(gaps > least))
 
 
