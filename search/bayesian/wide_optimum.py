@@ -149,10 +149,13 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
 
 
 def usual_pick(setup: SearchSetup, stage: Stage) -> float:
-    """Return the rate of a run that `begins_as_usual`: higher for a larger batch, and maybe lower for a long run."""
+    """Return the rate that suits a run which `begins_as_usual`, though it may lie outside the space.
+
+    It is higher than usual for a larger batch, and may be lower for a long run.
+    """
     rate = usual_rate(setup, stage)
     assert rate is not None
-    return setup.clip_rate(rate * setup.space.num_alone**BATCH_POWER * length_factor(setup, stage))
+    return float(rate * setup.space.num_alone**BATCH_POWER * length_factor(setup, stage))
 
 
 def length_factor(setup: SearchSetup, stage: Stage) -> float:
