@@ -173,7 +173,7 @@ def run_steps(setup: SearchSetup, stage: Stage) -> float | None:
     if setup.num_steps is not None:
         return setup.num_steps
     costs = [spending.step_cost(setup.budget, reading) for reading in stage.readings.values() if reading.num_steps]
-    steps = [spending.num_steps(spending.caps(setup.budget), cost) for cost in costs]
+    steps = [spending.num_steps(spending.caps(setup.budget), setup.line_cost(cost)) for cost in costs]
     known = [each for each in steps if math.isfinite(each)]
     return statistics.median(known) if known else None
 

@@ -24,6 +24,8 @@ from service.wire.sweeps import SweepReport
 from service.wire.trials import Series, TrialView
 
 CONFIDENCE = 0.95
+#: Evaluations that take more than this share of a budget in seconds are worth a note.
+LARGE_SHARE = 0.2
 
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
@@ -206,6 +208,8 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
     if facts.overfitted is not None:
         yield facts.overfitted
     if trial.line == "insurance":
+    if spec.budget.seconds is not None and trial.bill.seconds_evaluation > LARGE_SHARE * trial.bill.seconds_training:
+        yield _slow_evaluations(trial.bill, every=spec.objective.every)
         yield "your own schedule did better than the searched one, and is kept"
     if trial.averaged or trial.exported_step is not None:
         at_end = trial.end_validation_loss if metric == LOSS else trial.end_validation_metrics.get(metric)
@@ -223,6 +227,16 @@ def _is_never_finite(facts: TrialFacts) -> bool:
 def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
     ended = [trial for trial in trials if trial.outcome is not None]
     names = sorted({name for trial in ended for name in trial.validation_metrics})
+def _slow_evaluations(bill: Bill, *, every: int) -> str:
+    """Return how much of the clock evaluations took, and a spacing at which they would take about a tenth."""
+    took, share = bill.seconds_evaluation, bill.seconds_evaluation / bill.seconds_training
+    rarer = math.ceil(9 * took / max(bill.seconds_training - took, took / 1000))
+    return (
+        f"evaluations took {share:.0%} of the training clock: give `objective.every` {every * rarer} instead of "
+        f"{every}, or fewer validation samples"
+    )
+
+
     metrics = {name: estimate(trial.validation_metrics.get(name) for trial in ended) for name in names}
     return ArmReport(
         arm=arm,
