@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from search.budget import spending
 from search.config import Budget
 from search.types import Allowance
-from service.control import jobs, messages, queries, steers, sweeps, transfer
+from service.control import extensions, jobs, messages, queries, steers, sweeps, transfer
 from service.control.metrics import points
 from service.control.metrics.points import Key
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
@@ -48,9 +48,14 @@ def attempt_named(name: str) -> tuple[str, int] | None:
 
 
 def begin(session: Session, job: JobRow, size: Size, *, trials: int, now: float, lease_s: float) -> AttemptRow:
-    """Start the job's next attempt at `size`, and drop what its trials reported after their last checkpoint."""
+    """Start the job's next attempt at `size`, and drop what its trials reported after their last checkpoint.
+
+    An extension that waited for it begins, too.
+    """
     job.attempt += 1
     job.preempted_by = None
+    if job.extends:
+        _begin_extension(session, job)
     # Before the transition, whose event contains the trials' clocks.
     begun = (TrialRow.job_id == job.id, TrialRow.outcome.is_(None), TrialRow.backend.is_not(None))
     for trial in session.scalars(select(TrialRow).where(*begun)):  # others have nothing to drop, and may be thousands
@@ -85,6 +90,14 @@ def _rewind(session: Session, trial: TrialRow) -> None:
             step, bill = stage.resume_step, Bill.model_validate(stage.bill, extra="ignore")
     forget_beyond(session, trial, step)
     keep(trial, max(0, step), bill)
+
+
+def _begin_extension(session: Session, job: JobRow) -> None:
+    """Reopen the trials that the waiting extension gives more budget. From now on the job has no result."""
+    before, budget = extensions.budgets(job)
+    for trial in extensions.trials(session, job):
+        reopen(session, trial, before=before, budget=budget)
+    job.before_extension = None
 
 
 def _forget_stages(session: Session, trial: TrialRow, *, beyond: int, but: Collection[str] = ()) -> None:

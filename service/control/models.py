@@ -90,6 +90,7 @@ class JobRow(_Explained, Base):
     num_steers: Mapped[int] = mapped_column(default=0)  # given so far, withdrawn ones included
     stopped_by: Mapped[str | None]  # who asked to stop it and keep the result; None: nobody
     first_budget: Mapped[Json | None]  # the submitted budget; None: never extended
+    before_extension: Mapped[Json | None]  # what a waiting extension has replaced; None: none waits
     first_workers: Mapped[int | None]  # the submitted number; None: unchanged
     first_labels: Mapped[Json | None]  # the submitted labels; None: never edited
     first_priority: Mapped[str | None]  # the submitted priority; None: unchanged
@@ -117,6 +118,11 @@ class JobRow(_Explained, Base):
     @property
     def stops(self) -> bool:
         return self.stopped_by is not None
+
+    @property
+    def extends(self) -> bool:
+        """True while an extension waits for its next attempt; the job has its result until then."""
+        return self.before_extension is not None
 
 
 class LabelRow(Base):

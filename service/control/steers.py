@@ -5,7 +5,7 @@ opens, and its decision names those that it follows. So a crash of a driver or s
 counts twice.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import select
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from search.config import STAGED_KINDS
 from search.types import Steer
-from service.control import events, jobs, queries
+from service.control import events, extensions, jobs, queries
 from service.control.access.rules import Principal
 from service.control.models import JobRow, SteerRow, TrialRow
 from service.control.moments import moment, moment_or_none
@@ -96,10 +96,12 @@ def _notes(session: Session, job: JobRow) -> Iterator[str]:
 
 def _steerable(session: Session, job: JobRow) -> tuple[SteerableView, ...]:
     specs = _all_specs(session, job)
+    rows = queries.trials(session, job.id)
+    over = extensions.finished(session, job, rows)
     trials: dict[tuple[str, steering.Searchable], list[str]] = {}
-    for row in queries.trials(session, job.id):
+    for row in rows:
         spec = specs[row.arm, row.seed]
-        for name, of in steering.searchable(spec).items() if not _conflict(row, spec) else ():
+        for name, of in steering.searchable(spec).items() if not _conflict(row, spec, over) else ():
             trials.setdefault((name, of), []).append(row.id)
     return tuple(
         SteerableView(
@@ -189,8 +191,9 @@ def _specs(session: Session, job: JobRow, asked: SteerRequest) -> dict[str, Tria
     """Return the trials that the request names. Raises InvalidJob for a trial that cannot be steered."""
     specs = _all_specs(session, job)
     rows = {row.id: row for row in queries.trials(session, job.id)}
+    over = extensions.finished(session, job, rows.values())
     found = {name: specs[row.arm, row.seed] for name, row in rows.items()}
-    conflicts = {name: _conflict(rows[name], spec) for name, spec in found.items()}
+    conflicts = {name: _conflict(rows[name], spec, over) for name, spec in found.items()}
     if asked.trials is None:
         named = [name for name, conflict in conflicts.items() if not conflict]
         if not named:
@@ -206,13 +209,13 @@ def _specs(session: Session, job: JobRow, asked: SteerRequest) -> dict[str, Tria
     return {name: found[name] for name in dict.fromkeys(asked.trials)}
 
 
-def _conflict(row: TrialRow, spec: TrialSpec) -> str:
-    """Return why the trial cannot be steered; empty if it can."""
+def _conflict(row: TrialRow, spec: TrialSpec, over: Collection[str]) -> str:
+    """Return why the trial cannot be steered; empty if it can. Those that are `over` cannot."""
     if not steering.is_steerable(spec):
         *some, last = (f"`{kind}`" for kind in STAGED_KINDS)
         kinds = f"{', '.join(some)} or {last}"
         return f"arm `{spec.arm}` has `controller: {spec.controller.kind}`: only {kinds} can be steered"
-    return f"trial `{row.id}` has finished" if row.outcome is not None else ""
+    return f"trial `{row.id}` has finished" if row.id in over else ""
 
 
 def _withdrawn(rows: Sequence[SteerRow], asked: SteerRequest, trials: Sequence[str]) -> list[SteerRow]:

@@ -14,6 +14,7 @@ from service import tracing
 from service.control import (
     code,
     events,
+    extensions,
     jobs,
     listing,
     messages,
@@ -599,12 +600,18 @@ class Store:
     def fail_waiting(self, job_id: str, *, state: JobState, deadline: float | None, reason: str) -> JobView:
         """Fail a job that waits for an attempt or its user, if it is still in `state` with the same deadline.
 
-        Otherwise do nothing. The deadline shows whether the job has left the state and returned.
+        A job whose extension waits has its result, and is not extended instead. Otherwise do nothing. The deadline
+        shows whether the job has left the state and returned.
         """
 
         def fail(_: Session, job: JobRow) -> None:
-            if (job.job_state, job.deadline) == (state, deadline):
-                jobs.transition(job, JobState.FAILED, now=self._db.now(), reason=reason)
+            if (job.job_state, job.deadline) != (state, deadline):
+                return
+            now = self._db.now()
+            if job.extends:
+                extensions.take_back(job, reason=f"its extension did not begin: {reason}", now=now)
+            else:
+                jobs.transition(job, JobState.FAILED, now=now, reason=reason)
 
         jobs.on_job(self._db, job_id, fail)
         return self.job(job_id)

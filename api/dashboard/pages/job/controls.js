@@ -23,7 +23,8 @@ const MEANING = {
 
 const STOP = `It ends as if its budget were spent now: evaluated, exported, and succeeded with what it has by then.
   Trials that have not begun stay out. A job that waits does this when its turn comes. Afterwards it can go on only by "extend".`;
-const CANCEL = `It ends without a result. What it trained since its last checkpoint is lost; "retry" goes on from there.`;
+const CANCEL = `It ends without a result. What it trained since its last checkpoint is lost; "retry" goes on from there.
+  A job whose extension has not begun keeps its result.`;
 const DELETE = "Its metrics, logs, checkpoints and weights are deleted, too. This cannot be undone.";
 
 // `changed` is called when the job is no longer as shown.
