@@ -205,11 +205,11 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
         yield f"at `objective.target`, a validation {metric} of {spec.objective.target:g}, after {trial.step} steps"
     elif spec.objective.target is not None and trial.outcome == "completed":
         yield f"not at `objective.target`, a validation {metric} of {spec.objective.target:g}"
+    if spec.budget.seconds is not None and trial.bill.seconds_evaluation > LARGE_SHARE * trial.bill.seconds_training:
+        yield _slow_evaluations(trial.bill, every=spec.objective.every)
     if facts.overfitted is not None:
         yield facts.overfitted
     if trial.line == "insurance":
-    if spec.budget.seconds is not None and trial.bill.seconds_evaluation > LARGE_SHARE * trial.bill.seconds_training:
-        yield _slow_evaluations(trial.bill, every=spec.objective.every)
         yield "your own schedule did better than the searched one, and is kept"
     if trial.averaged or trial.exported_step is not None:
         at_end = trial.end_validation_loss if metric == LOSS else trial.end_validation_metrics.get(metric)
@@ -224,9 +224,6 @@ def _is_never_finite(facts: TrialFacts) -> bool:
     return facts.view.line == "main" and facts.curve.num_points > 0 and final(facts.curve) is None
 
 
-def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
-    ended = [trial for trial in trials if trial.outcome is not None]
-    names = sorted({name for trial in ended for name in trial.validation_metrics})
 def _slow_evaluations(bill: Bill, *, every: int) -> str:
     """Return how much of the clock evaluations took, and a spacing at which they would take about a tenth."""
     took, share = bill.seconds_evaluation, bill.seconds_evaluation / bill.seconds_training
@@ -237,6 +234,9 @@ def _slow_evaluations(bill: Bill, *, every: int) -> str:
     )
 
 
+def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
+    ended = [trial for trial in trials if trial.outcome is not None]
+    names = sorted({name for trial in ended for name in trial.validation_metrics})
     metrics = {name: estimate(trial.validation_metrics.get(name) for trial in ended) for name in names}
     return ArmReport(
         arm=arm,
