@@ -161,6 +161,7 @@ def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
             steers=steers.of_trial(session, job, trial.id),
             sample=None if trial.sample is None else Sample.model_validate(trial.sample, extra="ignore"),
             pruned=sweeps.is_to_end(trial, pruned_at, resume),
+            stopped=trial.stopped_by is not None,
         )
         for trial, resume in trials
     )
@@ -230,8 +231,24 @@ def control(job: JobRow) -> Control:
 
 
 def stopped_early(job: JobRow) -> str:
-    """Return who stopped the job early, as its reason; "" if nobody did."""
-    return f"stopped early by {job.stopped_by}" if job.stops else ""
+    """Return who or what stopped the job early, as its reason; "" if nothing did."""
+    if job.stopped_by is not None:
+        return f"stopped early by {job.stopped_by}"
+    return f"stopped: it held its workers for {job.wall_limit_s:.10g} s, its limit" if job.is_at_limit else ""
+
+
+def hold(job: JobRow, attempt: AttemptRow, held_s: float, *, now: float) -> None:
+    """Count the time for which the attempt has held its workers, and stop a running job that reaches its limit.
+
+    The driver measures `held_s`, all of its life, by a clock that nobody sets. So jumps of the service's clock do not
+    count, its absence does, and a renewal that comes twice counts once.
+    """
+    if job.wall_limit_s is None:  # the usual case, and every driver calls this every few seconds
+        return
+    job.held_s += max(0.0, held_s - attempt.held_s)
+    attempt.held_s = max(held_s, attempt.held_s)
+    if job.is_at_limit and job.job_state is JobState.RUNNING:
+        jobs.transition(job, JobState.STOPPING, now=now, reason=stopped_early(job))
 
 
 def run(job: JobRow, *, now: float) -> None:
@@ -282,7 +299,10 @@ def succeed(session: Session, job: JobRow, *, now: float) -> None:
     """
     attempt = require_owner(session, job, job.attempt)
     trials = [queries.trial_view(trial) for trial in queries.trials(session, job.id)]
-    failure = divergence.why_all(trials, stopped=job.stops)
+    has_left_out = job.stops or any(trial.stopped_by is not None for trial in trials)
+    failure = divergence.why_all(trials, stopped=has_left_out)
+    if failure and job.is_at_limit:
+        failure = f"{failure} ({stopped_early(job)})"
     end(session, job, attempt, outcome="failed" if failure else "succeeded", reason=failure or "", now=now)
     if job.job_state is JobState.CANCELLING:
         jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)

@@ -20,11 +20,12 @@ def ask(job: JobRow, budget: Budget) -> None:
         "budget": job.spec["budget"],
         "workers": job.spec["workers"]["count"],
         "stopped_by": job.stopped_by,
+        "held_s": job.held_s,
         "finished_at": job.finished_at,
     }
     job.first_budget = job.first_budget or job.spec["budget"]
     job.spec = {**job.spec, "budget": budget.model_dump(mode="json")}
-    job.stopped_by, job.waited_s = None, 0.0
+    job.stopped_by, job.waited_s, job.held_s = None, 0.0, 0.0
 
 
 def budgets(job: JobRow) -> tuple[Budget, Budget]:
@@ -40,7 +41,7 @@ def take_back(job: JobRow, *, reason: str, now: float) -> None:
     before, job.before_extension = job.before_extension, None
     workers = {**job.spec["workers"], "count": before["workers"]}
     job.spec = {**job.spec, "budget": before["budget"], "workers": workers}
-    job.stopped_by = before["stopped_by"]
+    job.stopped_by, job.held_s = before["stopped_by"], before["held_s"]
     jobs.transition(job, JobState.SUCCEEDED, now=now, reason=reason)
     job.finished_at = before["finished_at"]
 
@@ -51,7 +52,7 @@ def trials(session: Session, job: JobRow) -> list[TrialRow]:
     return [
         each
         for each in queries.trials(session, job.id)
-        if not is_over(each) and each.outcome != "failed" and each.id not in pruned
+        if not is_over(each) and each.outcome != "failed" and each.stopped_by is None and each.id not in pruned
     ]
 
 

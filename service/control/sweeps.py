@@ -114,6 +114,7 @@ def short_of_a_rung(session: Session, job: JobRow, spec: JobSpec) -> list[str]:
         for each in session.scalars(samples.order_by(TrialRow.position))
         if (each.outcome is None or (each.schedule or {}).get("stopped"))
         and each.id not in ended
+        and each.stopped_by is None  # alone: it never goes on
         and passed[each.id] < num_rungs
     ]
 

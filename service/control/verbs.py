@@ -10,14 +10,15 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from service.control import attempts, code, extensions, jobs, queries, steers, sweeps
+from service.control import attempts, code, events, extensions, jobs, queries, steers, sweeps
 from service.control.access.rules import Principal
 from service.control.models import JobRow, TrialRow
 from service.control.results import progress
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
 from service.job.spec import JobSpec
-from service.job.states import ALLOWED_IN, ONCE_RUN, JobState, Verb
+from service.job.states import ALLOWED_IN, ONCE_RUN, TRIALS_STOP_IN, JobState, Verb
+from service.wire.events import EventKind
 from service.wire.steering import SteerRequest
 from service.wire.stored import stored_spec
 from service.wire.trials import UNSUCCESSFUL
@@ -103,6 +104,34 @@ def stop(session: Session, job: JobRow, *, by: Principal, now: float) -> None:
         jobs.explain(job, reason)
 
 
+def stop_trial(session: Session, job: JobRow, *, trial_id: str, by: Principal, now: float) -> None:
+    """End one trial as if its budget were spent. If the job has no driver now, its next one does so.
+
+    The others go on. A trial without a checkpoint by then is left out. Raises NotFound for an unknown trial.
+    """
+    (trial,) = queries.trials(session, job.id, trial_id=trial_id)
+    _require_stoppable(job, trial)
+    trial.stopped_by = by.name
+    jobs.change(job)
+    events.tell(trial, EventKind.TRIAL_STOPPED, trial_id=trial.id, by=by.name)
+
+
+def _require_stoppable(job: JobRow, trial: TrialRow) -> None:
+    """Raise IllegalTransition if the trial cannot be stopped alone: it has ended, or it ends anyway."""
+    if job.job_state not in TRIALS_STOP_IN:
+        needed = _listed(state.value for state in JobState if state in TRIALS_STOP_IN)
+        why = f"job `{job.id}` is {job.state}: a trial is stopped in one that is {needed}"
+    elif job.stops:
+        why = f"job `{job.id}` was stopped already, with all its trials"
+    elif trial.outcome is not None:
+        why = f"trial `{trial.id}` has ended, {trial.outcome}: only one that has not can be stopped"
+    elif trial.stopped_by is not None:
+        why = f"trial `{trial.id}` was stopped already, by {trial.stopped_by}, and ends when its driver hears of it"
+    else:
+        return
+    raise IllegalTransition(f"{why}; what the job allows now: {_allowed(job)}")
+
+
 def cancel(_: Session, job: JobRow, *, by: Principal, now: float) -> None:
     """End a waiting job at once, or ask a running job's driver to stop. An extension that waits is taken back."""
     require_allowed(job, Verb.CANCEL)
@@ -132,7 +161,8 @@ def retry(session: Session, job: JobRow, *, workers: int | None, by: Principal, 
             trial.outcome = trial.schedule = None
     for trial in _stopped(session, job):
         attempts.reopen(session, trial, before=spec.budget, budget=spec.budget)
-    job.stopped_by, job.waited_s = None, 0.0
+    _take_back_stops(job, trials)
+    job.waited_s = 0.0
     _queue(job, workers=workers, now=now, reason=f"tried again by {by.name}")
 
 
@@ -167,7 +197,7 @@ def _require_training(spec: JobSpec, trials: Sequence[TrialRow], larger: Budget)
     elif spec.objective.target is not None:
         message = "no trial is short of `objective.target`: clone the job with another one"
     else:
-        message = "no trial would train: each has diverged, failed or been pruned: clone the job"
+        message = "no trial would train: each has diverged, failed or been pruned, or was stopped alone: clone the job"
     raise InvalidJob([Problem(pointer="", message=message)])
 
 
@@ -223,6 +253,14 @@ def _stopped(session: Session, job: JobRow) -> list[TrialRow]:
         for each in queries.trials(session, job.id)
         if each.outcome == "completed" and (each.schedule or {}).get("stopped") and each.id not in pruned
     ]
+
+
+def _take_back_stops(job: JobRow, trials: Sequence[TrialRow]) -> None:
+    """Let the job, and those of its trials that have not ended, train to the end of their budgets."""
+    job.stopped_by, job.held_s = None, 0.0
+    for trial in trials:
+        if trial.outcome is None:
+            trial.stopped_by = None
 
 
 def _has_result(session: Session, job: JobRow) -> bool:

@@ -119,6 +119,9 @@ ALLOWED_IN: dict[Verb, frozenset[JobState]] = {
     Verb.STEER: frozenset({_S.QUEUED, _S.STARTING, _S.RUNNING, _S.PAUSING, _S.PAUSED}),
 }
 
+#: The states in which one trial of a job can be stopped. While no driver runs, the next one is told.
+TRIALS_STOP_IN = frozenset({_S.QUEUED, _S.STARTING, _S.RUNNING, _S.PAUSING, _S.PAUSED})
+
 #: Further states in which a verb is allowed, if the job has run before and has a result to keep.
 ONCE_RUN: dict[Verb, frozenset[JobState]] = {Verb.STOP: frozenset({_S.QUEUED, _S.STARTING, _S.PAUSED})}
 

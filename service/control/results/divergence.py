@@ -39,7 +39,7 @@ def why(found: Divergence | None) -> str:
 def why_all(trials: Sequence[TrialView], *, stopped: bool = False) -> str | None:
     """Return why an ended job has no result: all its trials diverged, or all its samples failed; else None.
 
-    A job that its user `stopped` leaves out trials that had not begun, so there may be nothing else.
+    A job that was `stopped`, or some of whose trials were, leaves out those that had not begun.
     """
     failed = [trial for trial in trials if trial.outcome == "failed"]
     if failed and len(failed) == sum(trial.sample is not None for trial in trials):

@@ -87,6 +87,7 @@ def job_report(
         job_id=job.id,
         name=job.name,
         state=job.state,
+        reason=job.reason,
         complete=job.state in TERMINAL,
         confidence=CONFIDENCE,
         metric=metric,
@@ -127,9 +128,9 @@ def _targets(spec: JobSpec, facts: Sequence[TrialFacts], direction: Direction) -
     if spec.objective.target is not None:
         return dict.fromkeys(spec.seeds, spec.objective.target)
     targets: dict[int, float | None] = {}
-    # A sample pruned at a rung would be the worst, but says nothing about the arms.
+    # A sample pruned at a rung would be the worst, but says nothing about the arms. Nor does an arm that was hopeless.
     for trial, curve in ((each.view, each.curve) for each in facts):
-        if trial.sample is None and trial.outcome == "completed":
+        if trial.sample is None and trial.outcome == "completed" and trial.stopped_by is None:
             last = final(curve)
             known = [value for value in (targets.get(trial.seed), last and last[1]) if value is not None]
             targets[trial.seed] = max(known, key=lambda value: sign(direction) * value, default=None)
@@ -193,7 +194,9 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
         yield divergence.why(trial.divergence)
     if trial.failure is not None:
         yield f"failed: {trial.failure}"
-    if trial.outcome == "completed" and trial.step == 0:
+    if trial.stopped_by is not None:
+        yield f"stopped early by {trial.stopped_by}" + (f", after {trial.step} steps" if trial.outcome else "")
+    if trial.outcome == "completed" and trial.step == 0 and not trial.stopped:
         yield "not trained: its budget was spent before the first step, as discarded first steps and evaluations count"
     if trial.outcome != "diverged" and _is_never_finite(facts):
         when = f"ended early, after {trial.step} steps: " if trial.ended_early else ""
