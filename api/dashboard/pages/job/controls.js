@@ -86,6 +86,17 @@ const confirmed = (text, act = api.ask) => (job, verb) => question({
   answers: [{ label: `${verb} the job`, kind: verb, act: () => act(job, verb) }],
 });
 
+const STOP_TRIAL = `It ends as if its budget were spent now: evaluated, and exported with what it has by then. If it has not begun,
+  it is left out. The other trials go on.`;
+
+// Ends one trial of the job early. `changed` is called when the job is no longer as shown.
+export const trialStop = (job, trial, changed) => element("button", {
+  type: "button", class: "stop", "aria-label": `stop ${trial.label}`, onclick: () => question({
+    title: `stop “${trial.label}”?`,
+    content: [element("p", {}, STOP_TRIAL)],
+    answers: [{ label: "stop the trial", kind: "stop", act: () => api.stopTrial(job, trial.trial_id) }],
+  }).then(changed) }, "stop");
+
 function askToExtend(job) {
   const units = Object.entries(job.spec.budget).filter(([, cap]) => cap !== null);
   const inputs = units.map(([unit, cap]) =>
