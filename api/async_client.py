@@ -78,6 +78,7 @@ class AsyncClient(Connection):
     pause = _awaited(calls.pause)
     resume = _awaited(calls.resume)
     stop = _awaited(calls.stop)
+    stop_trial = _awaited(calls.stop_trial)
     cancel = _awaited(calls.cancel)
     retry = _awaited(calls.retry)
     extend = _awaited(calls.extend)

@@ -392,6 +392,14 @@ def stop(job_id: str, *, version: int | None = None) -> Call[JobView]:
     return _ask(job_id, Verb.STOP, version)
 
 
+def stop_trial(job_id: str, trial_id: str, *, version: int | None = None) -> Call[JobView]:
+    """End one trial of the job as if its budget were spent, and keep its result. The others go on.
+
+    A trial that has not begun is left out. For `version` see `resume`.
+    """
+    return _ask(f"{job_id}/trials/{quote(trial_id, safe='')}", Verb.STOP, version)
+
+
 def cancel(job_id: str, *, version: int | None = None) -> Call[JobView]:
     """End the job without a result. For `version` see `resume`."""
     return _ask(job_id, Verb.CANCEL, version)

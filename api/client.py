@@ -89,6 +89,7 @@ class Client(Connection):
     pause = _blocking(calls.pause)
     resume = _blocking(calls.resume)
     stop = _blocking(calls.stop)
+    stop_trial = _blocking(calls.stop_trial)
     cancel = _blocking(calls.cancel)
     retry = _blocking(calls.retry)
     extend = _blocking(calls.extend)

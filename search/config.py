@@ -1,7 +1,7 @@
 """The settings of all controllers, each declared once. Pydantic only, so that a job can be checked without torch."""
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
@@ -372,6 +372,8 @@ class AutoLrsConfig(RateRange):
 
 #: The controllers that `search.bayesian.controller.Controller` runs; they search the level too.
 SearchConfig = Annotated[BoConfig | SobolConfig | LocalConfig, Field(discriminator="kind")]
+#: The kinds of these controllers.
+STAGED_KINDS: tuple[str, ...] = tuple(each.model_fields["kind"].default for each in get_args(get_args(SearchConfig)[0]))
 
 
 ControllerConfig = Annotated[

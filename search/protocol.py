@@ -10,7 +10,7 @@ PROBE_PARTS = (0.25, 0.5, 0.75, 1.0)
 
 
 class Strategy(Protocol):
-    """Chooses values stage by stage, while the caller trains and reports.
+    """Chooses values stage by stage, while the caller trains and reports. Strategies inherit it.
 
     In a stage, the caller:
 
@@ -26,13 +26,17 @@ class Strategy(Protocol):
 
     Meanwhile the caller asks `watch` at points that follow from the budget: after a quarter, a half and three quarters
     of a probe's allowance, and whenever it evaluates the committed line.
+
+    By default a strategy ignores steers, lets every probe and commit run to its end, holds no probe, and does not
+    anneal.
     """
 
     def steer(self, steers: Sequence[Steer]) -> None:
         """Replace the steers in force by `steers`. Called when a stage opens, before its first `ask`.
 
-        A strategy that does not search ignores them.
+        By default they are ignored.
         """
+        return
 
     def ask(self) -> Candidate | None:
         """Return the next probe of the open stage, or None when the stage has seen enough."""
@@ -51,9 +55,11 @@ class Strategy(Protocol):
             `start_over`, for a commit that was said to overfit: rewind to the run's first step, and `tell` it with
             `rolled_back` and `started_over`.
         """
+        return "go_on"
 
     def leading(self) -> str | None:
         """Return the id of the finished probe whose end is worth holding, or None."""
+        return None
 
     def decide(self, held: Collection[str] = ()) -> Decision:
         """Choose the open stage's values; `held` are the probes that may be promoted."""
@@ -63,9 +69,11 @@ class Strategy(Protocol):
 
     def anneals(self, spent: Spent) -> bool:
         """Return whether the rate at these totals would be another one with a larger budget."""
+        return False
 
     def piece(self, spent: Spent) -> Piece | None:
         """Return the straight piece of the rate at these totals; None: rates follow from what is spent."""
+        return None
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the journal as JSON-compatible data; `from_state_dict` replays it."""

@@ -210,6 +210,7 @@ class SearchSpace(Value):
     exchanges: tuple[OptionCost, ...] = ()  # all that may compete, if the competing ones follow the link
     link: Link | None = None  # as measured before the first step; None: not measured
     step: StepCost | None = None  # the cost of a step as measured before the first one; None: not measured
+    evaluation_s: float = Field(0.0, ge=0)  # that evaluations add to a step of the committed line; 0: not measured
     num_alone: int = Field(1, ge=1)  # coarse probes at a time, each by one worker alone; 1: all workers train each
     alone_s: float | None = Field(None, ge=0)  # seconds of a step of one worker alone, at most; None: not known
     batch_size: int | None = Field(None, ge=1)  # samples in a step of a coarse probe; None: not known

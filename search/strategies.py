@@ -7,7 +7,7 @@ from search.baselines.autolrs import AutoLrs
 from search.baselines.guess import Baseline, Cosine, Fixed, Linear, Off, Polynomial
 from search.baselines.scheduled import Scheduled
 from search.bayesian.controller import Controller
-from search.config import AutoLrsConfig, Budget, ControllerConfig, StagedConfig
+from search.config import STAGED_KINDS, AutoLrsConfig, Budget, ControllerConfig, StagedConfig
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
 from search.space import SearchSpace
@@ -18,10 +18,8 @@ _BASELINES: dict[str, type[Baseline[Any]]] = {
     each.kind: each for each in (Fixed, Cosine, Linear, Polynomial, Off, Scheduled)
 }
 _STRATEGIES: dict[str, type[Controller | AutoLrs | Baseline[Any]]] = {
-    "bo": Controller,
-    "sobol": Controller,
-    "local": Controller,
-    "autolrs": AutoLrs,
+    **dict.fromkeys(STAGED_KINDS, Controller),
+    AutoLrs.kind: AutoLrs,
     **_BASELINES,
 }
 

@@ -116,6 +116,11 @@ class Band(Value):
             raise ValueError(f"`below` must be at most `above`, {self.above:g}, got {self.below:g}")
         return self
 
+    def narrow(self, low: float, high: float) -> tuple[float, float]:
+        """Return the ends of the part of [`low`, `high`] that is left; the first is above the second if none is."""
+        below, above = self.below, self.above
+        return low if below is None else max(low, below), high if above is None else min(high, above)
+
 
 class Steer(Value):
     """A person's pins, vetoes, or request for a search, which a running controller follows from the next stage on.

@@ -116,7 +116,7 @@ class Evaluation(Value):
     """Loss and metrics on one data set, in the workload's units. Schedule-Free evaluates its averaged iterate."""
 
     loss: float
-    metrics: dict[str, float] = Field(default_factory=dict)  # the workload's own, each a mean over the samples
+    metrics: dict[str, float] = Field(default_factory=dict)  # the workload's own
     num_samples: int
     averaged: bool = False  # of the average of the weights
     has_average: bool = False  # there is one, which may be evaluated too

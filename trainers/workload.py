@@ -52,7 +52,7 @@ class Workload(ABC):
     evaluation_batch_size: int | None = None  # samples per forward pass of an evaluation; None: `samples_at_once`
     loader_processes: int = 0  # per worker: processes that load and transform samples by index in the background
     data_version: str = ""  # distinguishes data of the same size; a job resumes only on the same version
-    metrics: Mapping[str, Direction] = {}  # what `evaluate` measures besides the loss, and which way is better
+    metrics: Mapping[str, Direction] = {}  # what evaluations measure besides the loss, and which way is better
 
     @property
     def samples_at_once(self) -> int:
@@ -75,9 +75,29 @@ class Workload(ABC):
         """
 
     def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """Return `loss` and each of `metrics` for a validation batch: scalars, means over its samples."""
+        """Return `loss` and each of `metrics` for a validation batch: scalars, means over its samples.
+
+        Leave out the metrics that `compute_metrics` returns.
+        """
         returned = self.loss(model, batch)
         return {"loss": returned[0] if isinstance(returned, tuple) else returned}
+
+    def predictions(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        """Return tensors of a validation batch by name, one row for each sample; `compute_metrics` gets them all.
+
+        It is called after `evaluate`, on the same batch and in the same way. Each call returns the same names, and
+        rows of the same types and shapes.
+        """
+        return {}
+
+    def compute_metrics(self, predictions: Mapping[str, Tensor]) -> Mapping[str, float]:
+        """Return those of `metrics` that are no means over samples, such as an AUC, for the whole validation set.
+
+        `predictions` are the tensors that `predictions` returned, by name. They lie in host memory, with one row for
+        each sample in the order of `validation`, however many workers there are. Rows in half precision come as
+        float32. The first worker calls this, unless the loss is not finite.
+        """
+        return {}
 
     def labels(self) -> Sequence[int] | Tensor | None:
         """Return the integer class of each sample of `training`, for a `partition` by labels; None: no classes."""

@@ -20,9 +20,9 @@ class GradientSigns:
     apart, each update is one rank's own, so no alignment is measured.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *, trains_apart: bool) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, *, parameters_may_differ: bool) -> None:
         self._parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        self._alignment, self._trains_apart = Alignment(self._parameters), trains_apart
+        self._alignment, self._may_differ = Alignment(self._parameters), parameters_may_differ
         self._scales: list[Tensor] = []
         self._alignments: list[Tensor] = []
         self._following: AbstractContextManager[None] | None = None
@@ -71,7 +71,7 @@ class GradientSigns:
             return
         num_entries = max(1, sum(each.numel() for each in gradients))
         self._scales.append(torch.nn.utils.get_total_norm(gradients) / math.sqrt(num_entries))
-        if self._trains_apart:
+        if self._may_differ:
             self._alignment.begin()
         self._alignments.append(self._alignment.measure())
         self._following = self._alignment.following()

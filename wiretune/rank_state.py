@@ -15,7 +15,6 @@ from trainers import filesystem
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.shared.differing import INTEGERS
 from trainers.own_loop.attach import Attached
-from trainers.own_loop.attachable import parameters_may_differ
 from trainers.own_loop.handle import num_ranks, shapes_of
 from trainers.spec.exchange import UpdateConfig
 from wiretune.tuner import Tuner
@@ -90,7 +89,7 @@ class RankState:
 
         A frozen parameter that differs, such as an averaged teacher, is in `handle.own` while it is lent.
         """
-        if not parameters_may_differ(self.handle.config):
+        if not self.handle.config.parameters_may_differ:
             return {}
         frozen = {name for name, each in self._model.named_parameters() if not each.requires_grad}
         return {name: each for name, each in self._tensors().items() if name not in frozen}
@@ -111,12 +110,10 @@ class Words(NamedTuple):
 def check_loop(config: ReplicaConfig, *, words: Words, clips_at: float | None, has_scaler: bool) -> None:
     """Raise ValueError for what would part the ranks: clipping, or a GradScaler where each has its own gradients."""
     exchange = config.exchange
-    trains_apart = config.sync.payload == "parameters"
-    if has_scaler and (trains_apart or exchange.drifts):
-        kind = config.sync.kind if trains_apart else exchange.kind
+    if has_scaler and config.parameters_may_differ:
         raise ValueError(
-            f"{words.scaler} must be off with `{kind}`: one rank alone would skip a step, and the others wait for it; "
-            f"give {words.no_scaler}"
+            f"{words.scaler} must be off with `{config.differ_under}`: one rank alone would skip a step, and the "
+            f"others wait for it; give {words.no_scaler}"
         )
     if clips_at and (exchange.drifts or isinstance(exchange, UpdateConfig)):
         raise ValueError(

@@ -111,54 +111,26 @@ class Tuner:
     ) -> None:
         self.handle, self.is_over, self.is_probing = handle, False, False
         self._clock = clock
-        check_rates(handle.optimizer, "a controller")
-        groups = handle.optimizer.param_groups
-        guess = float(groups[0]["lr"])
-        if not guess > 0:
-            raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {guess}")
-        if budget.counts_bytes_alone and len(handle.node_links.topology.nodes) == 1:
-            raise ValueError(
-                f"`bytes` must not be the only cap, got {budget.bytes}: one node sends nothing, so the run would never "
-                "end; add `seconds` or `steps`"
-            )
+        guess = guess_of(handle.optimizer)
+        check_ends(budget, num_nodes=len(handle.node_links.topology.nodes))
+        check_batch_size(batch_size)
         # The rates of an `own` schedule multiply those of all groups, as in a job.
         multiplies = isinstance(config, ScheduleConfig) and config.schedule.optimizer == OWN
-        self._ratios = [float(group["lr"]) / (1.0 if multiplies else guess) for group in groups]
-        kind = KINDS.get(type(handle.optimizer).__name__, OWN)
-        if batch_size is not None and not (isinstance(batch_size, Integral) and batch_size >= 1):
-            raise ValueError(f"`batch_size` must be a whole number of at least 1, got {batch_size!r}")
-        samples = batch_size and batch_size * handle.node_links.topology.num_workers
-        parameters = list(chain.from_iterable(group["params"] for group in groups))
-        found = matrices(parameters)
-        space = space_of(
-            handle.config,
-            kind,
-            guess,
-            budget=budget,
-            batch_size=samples,
-            weights=found and Weights(*found, is_new=not (pretrained or looks_trained(parameters))),
-            dense_bytes=self._dense_bytes(),
-        )
-        if isinstance(config, StagedConfig):
-            config = config.model_copy(update={"promote": False})  # nobody here holds the end of a probe
+        rates = [float(group["lr"]) for group in handle.optimizer.param_groups]
+        self._ratios = rates if multiplies else [rate / guess for rate in rates]
+        space = self._space(guess, budget, batch_size=batch_size, pretrained=pretrained)
         self._opening = space.opening
         self._kind, self._unit = space.optimizer, guess if space.optimizer == OWN and not multiplies else 1.0
         self._committed = array("d")  # the values of each step that stays, in a row: a run may have millions of steps
-        build = partial(strategies.build, config, seed=seed, budget=budget)
-        # Seconds or bytes may end the run long before a cap in steps does: its length follows from a step's cost.
-        asks_for_length = isinstance(config, StagedConfig) and not (budget.seconds is budget.bytes is None)
-        num_timed = steps_to_time(space) if asks_for_length else 0
-        if budget.steps is not None and num_timed > TIMED_PART * budget.steps:
-            num_timed = 0  # it would be a large part of a short run
-        interval = space.period_of(space.opening) // handle.config.sync.num_parts
-        self._leader = Leader(build, space, budget, clock=clock, num_timed=num_timed, interval=interval)
+        if isinstance(config, StagedConfig):
+            config = config.model_copy(update={"promote": False})  # nobody here holds the end of a probe
+        self._leader = self._lead(config, space, budget, seed=seed)
         self._orders = self._leader.orders()
         self._taken: Taken | None = None  # the answer to the last order
         self._progress = Progress()
         self._search = searched(config, budget, space)
         self._sent = handle.node_links.between.ledger.total  # by this rank so far: joining is not part of any step
-        trains_apart = handle.config.sync.payload == "parameters" or handle.config.exchange.drifts
-        self._signs = GradientSigns(handle.optimizer, trains_apart=trains_apart)
+        self._signs = GradientSigns(handle.optimizer, parameters_may_differ=handle.config.parameters_may_differ)
         self._course = self._follow()
         next(self._course, None)
 
@@ -171,6 +143,32 @@ class Tuner:
     def decisions(self) -> list[Decision]:
         """The decisions so far, on rank 0."""
         return self._leader.loop.decisions
+
+    def _space(self, guess: float, budget: Budget, *, batch_size: int | None, pretrained: bool) -> SearchSpace:
+        """Return the search space, with what is known of the model before its first step."""
+        handle = self.handle
+        parameters = list(chain.from_iterable(group["params"] for group in handle.optimizer.param_groups))
+        found = matrices(parameters)
+        return space_of(
+            handle.config,
+            KINDS.get(type(handle.optimizer).__name__, OWN),
+            guess,
+            budget=budget,
+            batch_size=batch_size and batch_size * handle.node_links.topology.num_workers,
+            weights=found and Weights(*found, is_new=not (pretrained or looks_trained(parameters))),
+            dense_bytes=self._dense_bytes(),
+        )
+
+    def _lead(self, config: ControllerConfig, space: SearchSpace, budget: Budget, *, seed: int) -> Leader:
+        """Return rank 0's part: the strategy that `config` describes, and how many steps it times first."""
+        return Leader(
+            partial(strategies.build, config, seed=seed, budget=budget),
+            space,
+            budget,
+            clock=self._clock,
+            num_timed=num_timed(config, space, budget),
+            interval=space.period_of(space.opening) // self.handle.config.sync.num_parts,
+        )
 
     def _dense_bytes(self) -> int:
         """Return the bytes that a node sends in a step with a dense exchange."""
@@ -418,6 +416,33 @@ class Tuner:
         return Taken._make([*means, round(sums[-1].item() / len(links.topology.nodes))])
 
 
+def guess_of(optimizer: torch.optim.Optimizer) -> float:
+    """Return the learning rate to search around, that of the first group.
+
+    Raises ValueError if it is not positive, or if a group has none.
+    """
+    check_rates(optimizer, "a controller")
+    guess = float(optimizer.param_groups[0]["lr"])
+    if not guess > 0:
+        raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {guess}")
+    return guess
+
+
+def check_ends(budget: Budget, *, num_nodes: int) -> None:
+    """Raise ValueError for a budget that `num_nodes` nodes would never spend."""
+    if budget.counts_bytes_alone and num_nodes == 1:
+        raise ValueError(
+            f"`bytes` must not be the only cap, got {budget.bytes}: one node sends nothing, so the run would never "
+            "end; add `seconds` or `steps`"
+        )
+
+
+def check_batch_size(batch_size: int | None) -> None:
+    """Raise ValueError for a batch size that is no count of samples."""
+    if batch_size is not None and not (isinstance(batch_size, Integral) and batch_size >= 1):
+        raise ValueError(f"`batch_size` must be a whole number of at least 1, got {batch_size!r}")
+
+
 def space_of(
     config: ReplicaConfig,
     kind: str,
@@ -474,6 +499,18 @@ def conflict_among(moments: Sequence[Moment]) -> str | None:
                 f"rank {number}: load states that were saved together"
             )
     return None
+
+
+def num_timed(config: ControllerConfig, space: SearchSpace, budget: Budget) -> int:
+    """Return how many steps to time before the search; 0: none.
+
+    Seconds or bytes may end the run long before a cap in steps does: its length follows from a step's cost.
+    """
+    if not isinstance(config, StagedConfig) or budget.seconds is budget.bytes is None:
+        return 0  # it asks for no length
+    timed = steps_to_time(space)
+    is_large_part = budget.steps is not None and timed > TIMED_PART * budget.steps
+    return 0 if is_large_part else timed
 
 
 def steps_to_time(space: SearchSpace) -> int:

@@ -8,7 +8,7 @@ import typer
 
 from api.cli import figures
 from api.cli.job_file import read_job
-from api.cli.rehearsal import DEFAULT_S, CannotTrain, Timeout, answers
+from api.cli.rehearsal import DEFAULT_S, CannotTrain, Timeout, answers, lowest_rates
 from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, JobFile, console, fail, print_advice, print_json, say
 from api.display import duration
@@ -25,9 +25,14 @@ def check(job: JobFile, timeout: Timeout = DEFAULT_S, as_json: AsJson = False) -
     """
     spec = read_job(job, as_json=as_json).resolved(str(Path.cwd()))
     print_advice(advice(spec))
-    arms = {trial.arm: trial.replica.model_dump(mode="json") for trial in spec.arm_trials()}
+    order = {
+        "arms": {trial.arm: trial.replica.model_dump(mode="json") for trial in spec.arm_trials()},
+        "lowest_rates": lowest_rates(spec.arm_trials()),
+        "metric": spec.objective.metric,
+        "num_workers": spec.workers.count,
+    }
     try:
-        found = answers({"arms": arms, "num_workers": spec.workers.count}, timeout_s=timeout)
+        found = answers(order, timeout_s=timeout)
     except CannotTrain as error:
         if as_json:
             print_json({"trainable": False, "reason": str(error)})
@@ -39,6 +44,9 @@ def check(job: JobFile, timeout: Timeout = DEFAULT_S, as_json: AsJson = False) -
         say(console(), line)
     console().print()
     console().print(_table(found))
+    for arm, each in found.items():
+        for remark in each["remarks"]:
+            say(console(), f"{arm}: {remark}")
     say(console(), f"it can be trained; `wiretune run {job}` does")
 
 

@@ -124,7 +124,7 @@ def serve(
 
 @app.command()
 def run(job: JobFile, as_json: AsJson = False) -> None:
-    """Run a job here, from start to bill. Starts a service if none runs, and stops it afterwards.
+    """Run a job here, from start to bill. Starts a service if none runs, and stops it unless other jobs need it.
 
     A `workload.factory` is imported from the working folder.
     """
@@ -236,15 +236,24 @@ def stop(
         str | None,
         typer.Argument(metavar="JOB", help="as in `show`; default: the service", autocompletion=completion.jobs),
     ] = None,
+    arm: Annotated[str | None, typer.Option(help="stop this arm, or sample, of JOB alone; the others go on")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="with --arm: the seed; default: every one")] = None,
     if_version: verb_commands.IfVersion = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Finish JOB early and keep its result. Without one: stop the service of this machine, its Ray and all workers."""
+    if seed is not None and arm is None:
+        fail("--seed is of an arm: add --arm, or leave it out")
+    if job is not None and arm is not None:
+        verb_commands.stop_trials(job, arm, seed, if_version=if_version, url=url, key=key, as_json=as_json)
+        return
     if job is not None:
         verb_commands.ask([job], Client.stop, if_version=if_version, url=url, key=key, as_json=as_json)
         return
+    if arm is not None:
+        fail("--arm is of a job: name the job, or leave it out to stop the service of this machine")
     if if_version is not None:
         fail("--if-version is of a job; the service has no version to compare with: leave it out, or name the job")
     sources = {name: context.get_parameter_source(name) for name in ("url", "key")}

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from api.cli import figures
 from api.cli.job_file import read_job
-from api.cli.rehearsal import DEFAULT_S, CannotTrain, Timeout, answers
+from api.cli.rehearsal import DEFAULT_S, CannotTrain, Timeout, answers, lowest_rates
 from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, Key, Url, console, fail, open_client, print_advice, print_json, say
 from api.display import duration
@@ -168,9 +168,14 @@ def _measured(source: Source, *, timeout_s: float) -> Source:
     is_own = parameter_shapes(source.job.workload) is None and source.shapes is None
     if source.compute_ms is not None and not is_own:
         return source
-    order = {"arms": {"alone": _alone(next(source.job.trials()))}, "num_workers": source.job.workers.count}
+    trial = next(source.job.trials())
+    order = {
+        "arms": {trial.arm: _alone(trial)},
+        "lowest_rates": lowest_rates([trial]),
+        "num_workers": source.job.workers.count,
+    }
     try:
-        found = answers(order, timeout_s=timeout_s)["alone"]
+        found = answers(order, timeout_s=timeout_s)[trial.arm]
     except CannotTrain as error:
         fail(
             f"what a step computes cannot be measured here: {error}\ngive --compute-ms, and --shapes of your own model"

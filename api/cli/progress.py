@@ -117,7 +117,7 @@ class Progress:
         name = trial_name(trial, spec)
         if trial.outcome is not None:
             if self._is_new("finished", trial.trial_id):
-                yield f"{name}: {trial.outcome} after {_where(trial)}; {_sent(trial.bill)}"
+                yield f"{name}: {trial.end} after {_where(trial)}; {_sent(trial.bill)}"
                 if trial.failure:
                     yield f"{INDENT}{trial.failure}"
         elif trial.backend and trial.seconds >= self._next_line_s.get(trial.trial_id, _QUIET_S * self._tells_news):

@@ -5,16 +5,32 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 
+from search.config import RateRange
+from service.job.parts import TrialSpec
+
 Timeout = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="give up after this many seconds")]
 DEFAULT_S = 60.0
+
+#: The part of a guess to rehearse with if the guess itself diverges, where the controller need not use it.
+LOWEST_PART = 1e-3
 
 
 class CannotTrain(Exception):
     """The workload cannot be trained, or not in time; the message gives the reason and the remedy."""
+
+
+def lowest_rates(trials: Iterable[TrialSpec]) -> dict[str, float]:
+    """Return a low learning rate for each arm whose controller searches it, and so need not use the guess."""
+    return {
+        trial.arm: max(LOWEST_PART * trial.replica.optimizer.learning_rate, trial.controller.min_learning_rate or 0.0)
+        for trial in trials
+        if isinstance(trial.controller, RateRange)
+    }
 
 
 def answers(order: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:

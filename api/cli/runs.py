@@ -14,18 +14,20 @@ from api.client import Client
 from api.failures import ApiError, Unreachable
 from api.retries import PATIENCE_S
 from service.job.spec import JobSpec
+from service.job.states import ACTIVE, JobState
 from service.settings import Settings
 from service.wire.jobs import JobView
 
 CANCEL_S = 60.0
-#: If the command that started a server for one job is killed, the server ends after this time.
+#: If the command that started a server for one job is killed, or leaves it to other jobs, the server ends after this
+#: time without a job or a request.
 ORPHAN_LINGER_S = 120.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AtEnd = Callable[[Client, JobView], None]
 
 
 class Interrupted(Exception):
-    """The user ended the run, and everything that it had started was stopped."""
+    """The user ended the run: its job is cancelled, and its server has stopped, unless other jobs need it."""
 
 
 class Run:
@@ -34,12 +36,14 @@ class Run:
     Args:
         settings: of the server to use or to start.
         console: receives the progress.
-        linger_s: how long a server started here stays up afterwards; None: it stops with the job.
+        linger_s: how long a server started here stays up afterwards; None: it stops with the job, unless other jobs
+            wait or run there by then.
     """
 
     def __init__(self, settings: Settings, console: Console, *, linger_s: float | None = None) -> None:
         self._settings, self._console, self._linger_s = settings, console, linger_s
-        self._started = False
+        self._idle_s = linger_s or ORPHAN_LINGER_S  # a server started here ends after this time without job and request
+        self._started: Server | None = None  # the server, if it was started here
         self.page = ""  # a link to the job's page, if the server stays up
         self._submission: tuple[Server, JobSpec, str] | None = None  # with its idempotency key; set before sending
         self._job_id: str | None = None  # set by the answer
@@ -67,14 +71,13 @@ class Run:
             finally:
                 if self._started and not (succeeded and self._linger_s is not None):
                     _ignore_signals()
-                    self._say(stop_server(self._settings))
+                    self._say(self._leave(self._started))
 
     def _run(self, spec: JobSpec, at_end: AtEnd) -> None:
         server = running_server(self._settings)
         if server is None:
             self._say(f"starting a service (state in {self._settings.state_dir})")
-            server = start_server(self._own_settings(), linger_s=self._linger_s or ORPHAN_LINGER_S)
-            self._started = True
+            server = self._started = start_server(self._own_settings(), linger_s=self._idle_s)
         with _client_of(server) as client:
             key = str(uuid.uuid4())
             self._submission = server, spec, key
@@ -107,7 +110,7 @@ class Run:
         try:
             with _client_of(server) as client:
                 if job_id is None:  # it may be queued; the same key gives its id and no second job
-                    job_id = client.submit(spec, idempotency_key=key).id
+                    job_id = self._job_id = client.submit(spec, idempotency_key=key).id
                 client.cancel(job_id)
                 self._say(f"cancelling {job_id} ...")
                 state = client.wait(job_id, timeout_s=CANCEL_S).state
@@ -117,6 +120,26 @@ class Run:
             told = "the job may be queued" if job_id is None else f"{job_id} was told to stop"
             return f"{told}, but: {error}"
         return f"{job_id} is {state}"
+
+    def _leave(self, server: Server) -> str:
+        """Stop the server that was started here, unless other jobs wait or run there; return what was done."""
+        num_others = self._num_others(server)
+        if not num_others:
+            return stop_server(self._settings)
+        jobs = "another job waits or runs" if num_others == 1 else f"{num_others} other jobs wait or run"
+        return (
+            f"left the service at {server.url} up, since {jobs} there: `wiretune stop` ends it now; "
+            f"by itself it ends {self._idle_s:g} s after its last job and request"
+        )
+
+    def _num_others(self, server: Server) -> int:
+        """Return how many jobs of others keep the server busy; none if it does not answer."""
+        try:
+            with _client_of(server) as client:
+                busy = client.iter_jobs(state=[JobState.QUEUED, *ACTIVE], archived=None)
+                return sum(job.id != self._job_id for job in busy)
+        except (ApiError, Unreachable):
+            return 0
 
     def _say(self, line: str) -> None:
         say(self._console, line)

@@ -30,6 +30,7 @@ from api.cli.terminal import (
     warn,
 )
 from api.client import Client
+from api.display import trial_name
 from api.documents import parse_yaml
 from api.failures import ApiError
 from api.waiting import all_of, in_pages
@@ -76,6 +77,28 @@ def ask(
                     say(console(), line)
 
         for_each(found, act, as_json=as_json)
+
+
+def stop_trials(
+    job: str, arm: str, seed: int | None, *, if_version: int | None, url: str | None, key: str | None, as_json: bool
+) -> None:
+    """Stop an arm's trials, or a sample, of a job whose other trials go on. Those that have ended stay as they are."""
+    with open_client(url, key) as client:
+        found = client.find(job)
+        named = [trial for trial in client.trials(found) if trial.arm == arm and seed in (None, trial.seed)]
+        if not named:
+            which = f"arm `{arm}`" if seed is None else f"arm `{arm}` and seed {seed}"
+            fail(f"job {found} has no trial of {which}; `wiretune show` lists its arms, samples and seeds")
+        # If none goes on, the service says why it refuses the first.
+        going_on = [trial for trial in named if trial.outcome is None and trial.stopped_by is None] or named[:1]
+        if if_version is not None and len(going_on) > 1:
+            fail(f"--if-version is of one trial, and {len(going_on)} of arm `{arm}` go on: leave it out, or add --seed")
+        for trial in going_on:
+            view = client.stop_trial(found, trial.trial_id, version=if_version)
+            if not as_json:
+                say(console(), f"{trial_name(trial, view.spec)} of {found} stops")
+    if as_json:
+        print_json(view)
 
 
 def find_all(client: Client, jobs: list[str], *, if_version: int | None) -> list[str]:

@@ -102,6 +102,10 @@ export const ask = (job, verb, body = {}) =>
   post(`/v1/jobs/${encodeURIComponent(job.id)}:${verb}`, {},
     { "If-Match": `"${job.version}"`, "Content-Type": "application/json" }, JSON.stringify(body));
 
+export const stopTrial = (job, trialId) =>
+  post(`/v1/jobs/${encodeURIComponent(job.id)}/trials/${encodeURIComponent(trialId)}:stop`, {},
+    { "If-Match": `"${job.version}"`, "Content-Type": "application/json" }, "{}");
+
 const change = (job, method, body) => send(`/v1/jobs/${encodeURIComponent(job.id)}`, {}, { method, timeoutMs: 60000,
   headers: { "If-Match": `"${job.version}"`, "Content-Type": "application/json" }, body: body && JSON.stringify(body) });
 

@@ -5,10 +5,16 @@ export const TRAINING = ["running", "pausing", "stopping", "cancelling"];
 
 export const PRIORITIES = ["low", "normal", "high", "urgent"];
 
+// In which one trial can be stopped, and the others go on.
+const TRIALS_STOP_IN = ["queued", "starting", "running", "pausing", "paused"];
+
 export const isOver = ({ state }) => OVER.includes(state);
 
 // As the service checks it: a viewer changes nothing, a submitter only their own jobs.
 export const mayChange = (me, job) => me.role !== "viewer" && (me.role !== "submitter" || me.name === job.owner);
+
+// Not the only trial of a job, which `stop` ends.
+export const mayStopTrials = (me, job, trials) => mayChange(me, job) && TRIALS_STOP_IN.includes(job.state) && trials.length > 1;
 
 // The reason for its state; while it waits, also its place in the queue.
 export const whyOf = ({ reason, queue }) => queue?.sentence ?? reason;

@@ -4,7 +4,7 @@ Threads parse the bodies, so that a slow one delays nobody. Two run at a time, s
 the event loop for some milliseconds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from anyio import to_thread
@@ -36,19 +36,33 @@ _SAYS_NOTHING = b"{}"
 _NO_BODY = "this call takes no body; where it has parameters, they go into the URL, such as `?workers=3`"
 
 
-async def job_spec(request: Request) -> JobSpec:
-    """Return the job in the request's body. Raises `InvalidJob`."""
-    return await _checked(request, JobSpec, media_types=JOB_TYPES)
+def read(
+    model: type[Model],
+    *,
+    media_types: Sequence[str] = (JSON_TYPE,),
+    max_bytes: int = MAX_JOB_BYTES,
+    refuses_as: type[InvalidRequest] = InvalidJob,
+) -> Callable[[Request], Awaitable[Model]]:
+    """Return a dependency that reads a `model` from the request's body. It raises `refuses_as`."""
+
+    async def body(request: Request) -> Model:
+        try:
+            return await _checked(request, model, media_types=media_types, max_bytes=max_bytes)
+        except InvalidJob as error:
+            raise refuses_as(error.problems) from error
+
+    return body
 
 
-async def budget(request: Request) -> Budget:
-    """Return the caps in the request's body. Raises `InvalidJob`."""
-    return await _checked(request, Budget)
-
-
-async def steer_request(request: Request) -> SteerRequest:
-    """Return the steer in the request's body. Raises `InvalidJob`."""
-    return await _checked(request, SteerRequest)
+job_spec = read(JobSpec, media_types=JOB_TYPES)
+job_edit = read(JobEdit, media_types=CHANGES_TYPES)
+budget = read(Budget)
+steer_request = read(SteerRequest)
+lease = read(Lease)
+prediction_request = read(PredictionRequest, refuses_as=InvalidRequest)
+new_key = read(NewKey, max_bytes=MAX_KEY_BYTES, refuses_as=InvalidRequest)
+quota_limits = read(QuotaLimits, max_bytes=MAX_KEY_BYTES, refuses_as=InvalidRequest)
+sign_in = read(SignIn, max_bytes=MAX_KEY_BYTES, refuses_as=InvalidRequest)
 
 
 async def changes(request: Request) -> dict[str, Any]:
@@ -56,39 +70,9 @@ async def changes(request: Request) -> dict[str, Any]:
     return (await _checked(request, Changes, media_types=CHANGES_TYPES)).model_extra or {}
 
 
-async def job_edit(request: Request) -> JobEdit:
-    """Return the edit of a job in the request's body. Raises `InvalidJob`."""
-    return await _checked(request, JobEdit, media_types=CHANGES_TYPES)
-
-
 async def batch(request: Request) -> Batch:
     """Return the records in the request's body; a driver's last words may contain NUL. Raises `InvalidJob`."""
     return await _checked(request, Batch, parse=parse_batch, max_bytes=MAX_BATCH_BYTES, is_of_driver=True)
-
-
-async def lease(request: Request) -> Lease:
-    """Return the heartbeat in the request's body. Raises `InvalidJob`."""
-    return await _checked(request, Lease)
-
-
-async def new_key(request: Request) -> NewKey:
-    """Return the requested key from the body. Raises `InvalidRequest`."""
-    return await _valid(request, NewKey)
-
-
-async def quota_limits(request: Request) -> QuotaLimits:
-    """Return the quota from the body. Raises `InvalidRequest`."""
-    return await _valid(request, QuotaLimits)
-
-
-async def prediction_request(request: Request) -> PredictionRequest:
-    """Return the requested prediction from the body. Raises `InvalidRequest`."""
-    return await _valid(request, PredictionRequest, max_bytes=MAX_JOB_BYTES)
-
-
-async def sign_in(request: Request) -> SignIn:
-    """Return the code in the request's body. Raises `InvalidRequest`."""
-    return await _valid(request, SignIn)
 
 
 async def nothing(request: Request) -> None:
@@ -100,13 +84,6 @@ async def nothing(request: Request) -> None:
             break
     if said not in (b"", _SAYS_NOTHING):
         raise InvalidRequest([Problem(pointer="", message=_NO_BODY)])
-
-
-async def _valid(request: Request, model: type[Model], *, max_bytes: int = MAX_KEY_BYTES) -> Model:
-    try:
-        return await _checked(request, model, max_bytes=max_bytes)
-    except InvalidJob as error:
-        raise InvalidRequest(error.problems) from error
 
 
 def parse_batch(text: bytes) -> Any:
@@ -140,19 +117,19 @@ async def _checked(
         parse = parse_yaml
     elif kind:  # without a media type, JSON is assumed
         require_media_type(request, media_types)
-    text = await _read(request, max_bytes=max_bytes)
+    text = await _text(request, max_bytes=max_bytes)
 
-    def read() -> Model:
+    def parsed() -> Model:
         content = parse(text)
         found = checked(model, content, is_of_driver=is_of_driver)
         if not is_of_driver:
             require_no_nul(content)
         return found
 
-    return await to_thread.run_sync(read, limiter=services_of(request).parsers)
+    return await to_thread.run_sync(parsed, limiter=services_of(request).parsers)
 
 
-async def _read(request: Request, *, max_bytes: int) -> bytes:
+async def _text(request: Request, *, max_bytes: int) -> bytes:
     """Return the whole body. Raises a 413 as soon as it is too long."""
     body = bytearray()
     async for chunk in request.stream():

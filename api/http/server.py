@@ -94,8 +94,8 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
     """Serve until SIGTERM or SIGINT, or until nobody has used the service for `linger_s` seconds.
 
     Writes `server.json` and, the first time, `api_key` into the state dir. Raises `PortBusy`, and
-    `service.errors.Unavailable` if another process serves the same database, or if the storage is not mounted or
-    cannot be written.
+    `service.errors.Unavailable` if another process serves the same state dir or SQLite file, or if the storage is not
+    mounted or cannot be written.
     """
     require_storage(settings)
     with ExitStack() as stack:
@@ -234,16 +234,19 @@ def ensure_key(store: Store, state_dir: Path) -> str:
 
 @contextmanager
 def _announced(state_dir: Path, url: str) -> Iterator[None]:
-    """Announce this server in `server.json` while it runs."""
+    """Announce this server in `server.json` while it runs. The announcement of another server is left there."""
     path = state_dir / "server.json"
-    write_private(path, json.dumps({"url": url, "pid": os.getpid(), "started_at": processes.started_at(os.getpid())}))
+    pid = os.getpid()
+    announcement = json.dumps({"url": url, "pid": pid, "started_at": processes.started_at(pid)})
+    write_private(path, announcement)
     key_path = state_dir / "api_key"
     log.info("Wiretune is at %s; `wiretune page` opens it, `wiretune stop` ends it; an admin's key: %s", url, key_path)
     try:
         yield
     finally:
         with suppress(FileNotFoundError):
-            path.unlink()
+            if path.read_bytes() == announcement.encode():
+                path.unlink()
 
 
 def _url(host: str, port: int) -> str:

@@ -63,7 +63,7 @@ class Averaged(Line):
     @torch.no_grad()
     def evaluate(self, *, training: bool = False, num_samples: int = 1000) -> float:
         found = super().evaluate(training=training, num_samples=num_samples)
-        if not training and found >= self.record and self.average.tensors():
+        if not training and found >= self.record and self.average.has_states:
             found = min(found, self._of_average(num_samples))
         self.record = min(self.record, found)
         return found

@@ -33,19 +33,17 @@ from search.config import AutoLrsConfig, Budget
 from search.curves.curve_summary import OPENING_LOSSES, usable_median
 from search.curves.forecast import has_diverged, size_of
 from search.optimizer_traits import OPTIMIZER_TRAITS
+from search.protocol import Strategy
 from search.space import Axis, SearchSpace
 from search.surrogate.model import MAX_FIT_ITERATIONS, quiet_and_single_threaded
 from search.types import (
     Allowance,
     Candidate,
-    Course,
     Decision,
     Forecast,
     Observation,
-    Piece,
     ProbeReport,
     Spent,
-    Steer,
     Tax,
     Value,
     Values,
@@ -203,8 +201,8 @@ class Round(BaseModel):
     decision: Decision | None = None
 
 
-class AutoLrs:
-    """A `search.protocol.Strategy` that probes one candidate at a time."""
+class AutoLrs(Strategy):
+    """A strategy that probes one candidate at a time. It runs each to its end, and ignores steers, as published."""
 
     kind: ClassVar[str] = "autolrs"
 
@@ -224,9 +222,6 @@ class AutoLrs:
         self._lowest_rate = space.min_learning_rate if config.stated_rates is None else self._range[0]
         low, high = self._range
         self._round = Round(rate=min(high, max(low, space.guess.learning_rate)))  # which is used if no probe trains
-
-    def steer(self, steers: Sequence[Steer]) -> None:
-        """Ignore steers: the procedure stays the published one."""
 
     def ask(self) -> Candidate | None:
         """Return the next probe, or None when the stage has seen enough, or while another one runs.
@@ -275,14 +270,6 @@ class AutoLrs:
         update = {"tried": (*now.tried, tried), "running": None, "spent": observation.spent}
         self._round = now.model_copy(update=update)
 
-    def watch(self, observation: Observation) -> Course:
-        """Return `go_on`: every probe and commit runs to its end."""
-        return "go_on"
-
-    def leading(self) -> str | None:
-        """Return None: every search is rewound."""
-        return None
-
     def decide(self, held: Collection[str] = ()) -> Decision:
         """Choose the rate of the smallest forecast; asked again, the answer is the same."""
         if self._round.decision is None:
@@ -294,14 +281,6 @@ class AutoLrs:
         """Return the stage's values: they do not decay."""
         decision = self._round.decision
         return self._with_rate(self._round.rate) if decision is None else decision.values
-
-    def anneals(self, spent: Spent) -> bool:
-        """Return False: rates do not decay."""
-        return False
-
-    def piece(self, spent: Spent) -> Piece | None:
-        """Return None: rates follow from what is spent."""
-        return None
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""

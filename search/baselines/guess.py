@@ -1,7 +1,7 @@
 """The strategies that do not search: the user's guess, held constant or annealed."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import BaseModel
@@ -9,14 +9,15 @@ from pydantic import BaseModel
 from search.budget import spending
 from search.config import Budget, CosineConfig, FixedConfig, LinearConfig, OffConfig, PolynomialConfig
 from search.optimizer_traits import OPTIMIZER_TRAITS
+from search.protocol import Strategy
 from search.space import SearchSpace
-from search.types import Allowance, Candidate, Course, Decision, Observation, Piece, Spent, Steer, Values
+from search.types import Allowance, Candidate, Decision, Observation, Spent, Values
 
 C = TypeVar("C", bound=BaseModel)
 
 
-class Baseline(Generic[C]):
-    """The guess, held constant or annealed: a `search.protocol.Strategy` of a single stage."""
+class Baseline(Strategy, Generic[C]):
+    """The guess, held constant or annealed: a strategy of a single stage."""
 
     kind: ClassVar[str]
     reason: ClassVar[str]
@@ -27,9 +28,6 @@ class Baseline(Generic[C]):
         self._budget = budget
         self._config = config
         self._num_closed = 0
-
-    def steer(self, steers: Sequence[Steer]) -> None:
-        """Ignore steers: nothing is searched."""
 
     def ask(self) -> Candidate | None:
         """Return None: nothing is probed."""
@@ -44,14 +42,6 @@ class Baseline(Generic[C]):
         if observation.candidate_id is not None:
             raise ValueError(f"`candidate_id` must be None: nothing was asked, got {observation.candidate_id!r}.")
         self._num_closed += 1
-
-    def watch(self, observation: Observation) -> Course:
-        """Return `go_on`: measurements change nothing."""
-        return "go_on"
-
-    def leading(self) -> str | None:
-        """Return None: nothing is probed."""
-        return None
 
     def decide(self, held: Collection[str] = ()) -> Decision:
         """Return the guess, until the budget's end."""
@@ -73,10 +63,6 @@ class Baseline(Generic[C]):
     def anneals(self, spent: Spent) -> bool:
         """Return whether the rate at these totals depends on where the budget ends."""
         return self.factor(spending.fraction_spent(self._budget, spent)) < 1
-
-    def piece(self, spent: Spent) -> Piece | None:
-        """Return None: rates follow from what is spent."""
-        return None
 
     def factor(self, fraction: float) -> float:
         """Return the factor of the guess when `fraction` of the budget is spent."""

@@ -16,7 +16,7 @@ LARGEST_JUMP = 2.0
 
 
 class Scheduled(Baseline[ScheduleConfig]):
-    """A `search.protocol.Strategy`: a stage for each piece of the schedule, and one that holds its last values."""
+    """A strategy with a stage for each piece of the schedule, and one that holds its last values."""
 
     kind: ClassVar[str] = "schedule"
     config_type = ScheduleConfig

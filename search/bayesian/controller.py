@@ -39,9 +39,10 @@ from search.config import Budget, SearchConfig, WideConfig
 from search.curves.calibration import learned_weight
 from search.curves.curve_summary import Ending, Reading
 from search.past_jobs.prior import NO_PRIOR, Prior
+from search.protocol import Strategy
 from search.space import SearchSpace
 from search.surrogate.posterior import on_grid
-from search.types import Candidate, Course, Decision, Observation, Piece, Refusal, Spent, Steer, Tax, Values
+from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Steer, Tax, Values
 
 FORMAT = "wiretune.controller/3"
 #: The events of the journal by name, each with the type of its value.
@@ -57,8 +58,8 @@ EVENTS: dict[str, TypeAdapter[Any]] = {
 }
 
 
-class Controller:
-    """A `search.protocol.Strategy`. The caller may `ask` for several candidates before it `tell`s the first."""
+class Controller(Strategy):
+    """The strategy that searches in stages. The caller may `ask` for several candidates before it `tell`s the first."""
 
     def __init__(
         self, space: SearchSpace, config: SearchConfig, seed: int, *, budget: Budget, prior: Prior = NO_PRIOR
@@ -174,7 +175,10 @@ class Controller:
         return self._stage.decision
 
     def values(self, spent: Spent) -> Values:
-        """Return the values of the committed line at these totals, with the rate's ramp, rise and decay applied."""
+        """Return the values of the committed line at these totals, with the rate's ramp, rise and decay applied.
+
+        Steps across the end of a ramp go straight to its rate.
+        """
         decision = self._stage.decision
         chosen = self._stage.incumbent if decision is None else decision.values
         rate = self._setup.clip_rate(chosen.learning_rate * self._stage.course.rise)
@@ -184,10 +188,6 @@ class Controller:
     def anneals(self, spent: Spent) -> bool:
         """Return whether the rate at these totals depends on where the budget ends."""
         return is_decaying(self._setup, spent)
-
-    def piece(self, spent: Spent) -> Piece | None:
-        """Return None: rates follow from what is spent. Steps across the end of a ramp go straight to its rate."""
-        return None
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the journal as JSON-compatible data."""

@@ -143,10 +143,12 @@ def _choose(setup: SearchSetup, stage: Stage) -> Choice:
 def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
     """Choose a run's first values: the usual rate, or by the wide search if its probes show progress, or the guess."""
     if begins_as_usual(setup, stage):
-        values = setup.opening.model_copy(update={"learning_rate": usual_pick(setup, stage)})
+        told = usual_pick(setup, stage)
+        values = setup.opening.model_copy(update={"learning_rate": setup.clip_rate(told)})
+        what = reasons.out_of_range(setup, told) or f"usual {reasons.of_model(setup)}"
         is_asked = stage.steered.search_asked  # for a search that has no room
         why = f": {reasons.too_few_probes(setup, stage, MIN_COARSE)}" if is_asked else ", so nothing is probed"
-        return Choice(values, f"{name(setup, values)} is usual {reasons.of_model(setup)}{why}")
+        return Choice(values, f"{name(setup, values)} is {what}{why}")
     if len(stage.probes) < MIN_COARSE:
         return _keep_guess(setup, stage, reasons.too_few_probes(setup, stage, MIN_COARSE))
     if not any_sound(stage):
@@ -298,8 +300,10 @@ def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
     values = setup.opening.model_copy(update={"learning_rate": rate})
     probes = reasons.from_probes(stage)
     if not shows_progress(stage) or shows_too_little(setup, stage):
-        is_usual = trusted_rate(setup, stage) is not None
-        what = f"what is usual {reasons.of_model(setup)}" if is_usual else "the highest rate that did no harm"
+        told = trusted_rate(setup, stage)
+        what = "the highest rate that did no harm"
+        if told is not None:
+            what = reasons.out_of_range(setup, told) or f"what is usual {reasons.of_model(setup)}"
         clearly = "clearly " if shows_progress(stage) else ""
         why = f"no rate trained {clearly}better than the lowest one"
         return Choice(values, f"{name(setup, values)}, by {what}: {why}, {probes}")

@@ -189,7 +189,8 @@ def drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) 
     ):
         return 0.0
     rise = client_drift(observation.losses, averaged, errors=DRIFT_ERRORS)
-    return rise if rise > DRIFT_SHARE * size_of(float(np.median(observation.losses))) else 0.0
+    size = size_of(float(np.median(observation.losses)), observation.losses)
+    return rise if rise > DRIFT_SHARE * size else 0.0
 
 
 def _may_be_the_rates(setup: SearchSetup, stage: Stage) -> bool:

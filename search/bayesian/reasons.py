@@ -11,7 +11,7 @@ from search.bayesian.stage import Stage
 from search.budget import spending
 from search.curves.events import Event, Signs
 from search.surrogate.posterior import Fit
-from search.types import Band, Forecast, Setting, Values
+from search.types import MIN_LEARNING_RATE, Band, Forecast, Setting, Values
 
 
 def number(value: float | str) -> str:
@@ -108,6 +108,19 @@ def of_model(setup: SearchSetup) -> str:
     if setup.traits.told_by == "sharpness" and space.sharpness is not None and space.first_loss is not None:
         return f"for a loss of {number(space.first_loss)} and a sharpness of {number(space.sharpness)}"
     return "for such weights" if setup.traits.told_by == "weights" else f"for `{setup.space.optimizer}`"
+
+
+def out_of_range(setup: SearchSetup, told: float) -> str:
+    """Return which end of the range stands in for the usual rate `told`, and why; empty if it lies in the range.
+
+    A lower end that no person has set shows that the loss is too sharp for any rate: its unit is at fault.
+    """
+    low, high = setup.space.min_learning_rate, setup.space.max_learning_rate
+    if low <= told <= high:
+        return ""
+    side = "lowest" if told < low else "highest"
+    remedy = ": scale inputs and targets, or give `clip`" if told < low == MIN_LEARNING_RATE else ""
+    return f"the {side} rate that may be used ({number(told)} is usual {of_model(setup)}{remedy})"
 
 
 def from_probes(stage: Stage) -> str:

@@ -58,7 +58,7 @@ def commit_forecast(
     None if no probe is near, and the commit before does not go on. `decay` is the share of the learning rate that
     decays away in the commit.
     """
-    found = _of_nearest(setup, stage, values, commit) or _of_line(stage, commit)
+    found = _of_nearest(setup, stage, values, commit) or _of_line(setup, stage, commit)
     return None if found is None else of_commit(found.forecast, ratio=found.ratio, decay=decay)
 
 
@@ -71,14 +71,14 @@ def _of_nearest(setup: SearchSetup, stage: Stage, values: Values, commit: Amount
     return _of_probe(setup, stage, probe, score, commit) if rates[1] <= NEAR_RATE * rates[0] else None
 
 
-def _of_line(stage: Stage, commit: Amounts) -> Reach | None:
+def _of_line(setup: SearchSetup, stage: Stage, commit: Amounts) -> Reach | None:
     """Return the forecast of a commit without probes, from the commit before; None if that does not go on."""
     before = stage.line.before
     if before is None or not before.is_kept or not before.losses or stage.is_displaced:
         return None
     seconds = 0.0 if before.signs.step is None else before.signs.step.seconds
     cost = {"steps": 1.0, "bytes": before.bytes_sent / before.num_steps, "seconds": seconds}
-    known = {unit: cost[unit] for unit in commit}
+    known = setup.line_cost({unit: cost[unit] for unit in commit})
     steps = before.num_steps + min(spending.num_steps(commit, known), LONGEST_COMMIT)
     points = max(float(len(before.losses)), len(before.losses) * steps / before.num_steps)
     found = forecast_loss(
@@ -93,7 +93,7 @@ def _horizon(setup: SearchSetup, probe: Probe, commit: Amounts) -> float:
     if not num_steps:
         return 1.0
     cost = setup.step_cost if probe.candidate.alone else spending.step_cost(setup.budget, probe.reading)
-    steps = spending.num_steps(commit, cost)
+    steps = spending.num_steps(commit, setup.line_cost(cost))
     return max(float(num_steps), min(steps, LONGEST_COMMIT))
 
 

@@ -59,15 +59,25 @@ def start_loss(stage: Stage) -> float | None:
     return opening_loss([probe.reading for probe in stage.probes]) if known is None else known
 
 
+Curves = tuple[tuple[float, ...], ...]
+
+
 @lru_cache(maxsize=64)  # each look at a commit asks for its stage's probes
-def is_diverged(reading: Reading, *, start: float | None, initial: float | None) -> bool:
-    """Return whether a probe diverged, as its caller reported or as its curve shows."""
-    return reading.diverged or _rises(reading.losses, start=start, initial=initial)
+def is_diverged(reading: Reading, *, start: float | None, initial: float | None, beside: Curves = ()) -> bool:
+    """Return whether a probe diverged, as its caller reported or its curve shows; `beside` are those of its stage."""
+    return reading.diverged or _rises(reading.losses, start=start, initial=initial, beside=beside)
 
 
-def _rises(losses: Sequence[float], *, start: float | None, initial: float | None) -> bool:
+def _rises(losses: Sequence[float], *, start: float | None, initial: float | None, beside: Curves = ()) -> bool:
     known = initial if initial is not None else start
-    return has_diverged(losses, start=start, tolerance=0.0 if known is None else TOLERANCE * size_of(known))
+    tolerance = 0.0 if known is None else TOLERANCE * size_of(known, losses, *beside)
+    return has_diverged(losses, start=start, tolerance=tolerance, beside=beside)
+
+
+def _curves_about_zero(stage: Stage) -> Curves:
+    """Return the curves of the stage's probes, which together tell the loss's size, if it passes zero; else none."""
+    curves = tuple(each.losses for each in stage.readings.values())
+    return curves if any(min(curve, default=0.0) < 0 for curve in curves) else ()
 
 
 def has_blown_up(stage: Stage, reading: Reading, *, start: float | None) -> bool:
@@ -75,7 +85,8 @@ def has_blown_up(stage: Stage, reading: Reading, *, start: float | None) -> bool
 
     If its batches raise the loss at any rate, it must exceed the lowest rate's losses by twice the highest of them.
     """
-    if not is_diverged(reading, start=start, initial=stage.line.initial):
+    beside = _curves_about_zero(stage)
+    if not is_diverged(reading, start=start, initial=stage.line.initial, beside=beside):
         return False
     shared = _rise_of_batches(stage, reading, start=start)
     if start is None or reading.diverged or not len(shared):
@@ -163,7 +174,7 @@ def _scores(stage: Stage) -> tuple[Score, ...]:
     """Return the scores of a stage whose probes are all of one rung.
 
     The reward is ln L0 - ln(mean loss of the probe's last half), with L0 the stage's starting loss, so it compares
-    between stages. If a loss is not positive, the reward is (L0 - tail) / |L0|; if one is negative, |L0| is at least 1.
+    between stages. If a loss is not positive, the reward is (L0 - tail) / u, with u the size of their losses.
 
     The variance is that of the difference to the first probe, paired on the steps in both last halves if they saw the
     same batches. A probe that was cut short stays as far behind the first as it was at equal cost when it ended; its
@@ -181,7 +192,8 @@ def _scores(stage: Stage) -> tuple[Score, ...]:
     tails = {number: _tail(probe, control, is_paired=stage.is_paired) for number, probe in usable.items()}
     losses = [tail.loss for tail in tails.values()]
     is_positive = start > 0 and min(losses) > 0
-    unit = None if is_positive else max(size_of(start, *losses), max(map(abs, losses)) / LARGEST_RATIO) or 1.0
+    size = size_of(start, *(each.reading.losses for each in usable.values()))
+    unit = None if is_positive else max(size, max(map(abs, losses)) / LARGEST_RATIO) or 1.0
     found = [
         _score(probe.candidate.values, tails.get(probe.candidate.id), start=start, unit=unit) for probe in stage.probes
     ]

@@ -61,9 +61,14 @@ class SearchSetup:
 
     @property
     def num_steps(self) -> float | None:
-        """The steps that the budget holds, by the cost of a step before the clock started; None: not known."""
-        cost, caps = self.step_cost, spending.caps(self.budget)
+        """The steps that the budget holds, evaluations included, by costs before the clock started; None: not known."""
+        cost, caps = self.line_cost(self.step_cost), spending.caps(self.budget)
         return min((cap / cost[unit] for unit, cap in caps.items() if cost.get(unit)), default=None)
+
+    def line_cost(self, step_cost: spending.Amounts) -> spending.Amounts:
+        """Return the mean cost of a step of the committed line, which is evaluated, by that of a step alone."""
+        added = {"seconds": self.space.evaluation_s}
+        return {unit: cost + added.get(unit, 0.0) for unit, cost in step_cost.items()}
 
     @property
     def step_cost(self) -> spending.Amounts:

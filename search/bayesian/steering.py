@@ -165,9 +165,10 @@ def _within_vetoes(axis: Axis, steering: Steering) -> Axis:
 
 
 def _narrowed(low: float, high: float, bands: Sequence[Band]) -> tuple[float, float]:
-    lows = [low, *(each.below for each in bands if each.below is not None)]
-    highs = [high, *(each.above for each in bands if each.above is not None)]
-    return (max(lows), min(highs)) if max(lows) <= min(highs) else (low, high)
+    left = low, high
+    for band in bands:
+        left = band.narrow(*left)
+    return left if left[0] <= left[1] else (low, high)
 
 
 def _may_use(values: Values, steering: Steering) -> bool:

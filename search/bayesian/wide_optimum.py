@@ -149,10 +149,13 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
 
 
 def usual_pick(setup: SearchSetup, stage: Stage) -> float:
-    """Return the rate of a run that `begins_as_usual`: higher for a larger batch, and maybe lower for a long run."""
+    """Return the rate that suits a run which `begins_as_usual`, though it may lie outside the space.
+
+    It is higher than usual for a larger batch, and may be lower for a long run.
+    """
     rate = usual_rate(setup, stage)
     assert rate is not None
-    return setup.clip_rate(rate * setup.space.num_alone**BATCH_POWER * length_factor(setup, stage))
+    return float(rate * setup.space.num_alone**BATCH_POWER * length_factor(setup, stage))
 
 
 def length_factor(setup: SearchSetup, stage: Stage) -> float:
@@ -170,7 +173,7 @@ def run_steps(setup: SearchSetup, stage: Stage) -> float | None:
     if setup.num_steps is not None:
         return setup.num_steps
     costs = [spending.step_cost(setup.budget, reading) for reading in stage.readings.values() if reading.num_steps]
-    steps = [spending.num_steps(spending.caps(setup.budget), cost) for cost in costs]
+    steps = [spending.num_steps(spending.caps(setup.budget), setup.line_cost(cost)) for cost in costs]
     known = [each for each in steps if math.isfinite(each)]
     return statistics.median(known) if known else None
 
@@ -235,16 +238,19 @@ def _is_below(probe: Probe, other: Probe) -> bool:
 
 def _gaps(probe: Probe, other: Probe) -> NDArray[np.float64]:
     """Return the shares `(m,)` by which a probe lies below another, in the last half of the steps that both have."""
-    pairs = list(zip(probe.reading.losses, other.reading.losses, strict=False))
-    lowest = min((min(pair) for pair in pairs), default=0.0)
-    gaps = np.array([(other_loss - loss) / (size_of(other_loss, lowest) or 1.0) for loss, other_loss in pairs])
-    return gaps[len(gaps) // 2 :]
+    num_both = min(len(probe.reading.losses), len(other.reading.losses))
+    losses, others = (np.asarray(each.reading.losses[:num_both]) for each in (probe, other))
+    sizes = np.abs(others)
+    if min(losses.min(initial=0.0), others.min(initial=0.0)) < 0:  # zero means nothing, so one size is for all
+        sizes[:] = size_of(float(np.median(others)), losses, others)
+    gaps: NDArray[np.float64] = (others - losses) / np.where(sizes > 0, sizes, 1.0)
+    return gaps[num_both // 2 :]
 
 
 def _falls(probe: Probe, start: float) -> NDArray[np.float64]:
     """Return the shares `(m,)` by which the last half of a probe lies below the loss that its stage started at."""
     losses = np.asarray(probe.reading.losses)
-    return (start - losses[len(losses) // 2 :]) / (size_of(start, *losses) or 1.0)
+    return (start - losses[len(losses) // 2 :]) / (size_of(start, losses) or 1.0)
 
 
 def parabola_peak(setup: SearchSetup, stage: Stage) -> Values | None:
@@ -295,7 +301,7 @@ def _jumps(probe: Probe, below: Probe, *, start: float, is_paired: bool) -> bool
     losses, others = (np.asarray(each.reading.losses) for each in (probe, below))
     num_points = min(len(losses), len(others))
     last = slice(2 * num_points // 3, num_points)
-    gaps, least = losses[last] - others[last], JUMP * size_of(start, *losses, *others)
+    gaps, least = losses[last] - others[last], JUMP * size_of(start, losses, others)
     return _is_surely_above(gaps, least) if not is_paired else bool(np.any(gaps > least))
 
 

@@ -192,7 +192,7 @@ def _has_diverged(losses: Array, *, start: float | None, initial: float | None) 
         return False
     last, before = losses[-window:], losses[-2 * window : -window]
     margin = DIVERGENCE_ERRORS * _error(last, before)
-    share = DIVERGENCE_SHARE * size_of(start if initial is None else initial, float(losses.min()))
+    share = DIVERGENCE_SHARE * size_of(start if initial is None else initial, losses)
     return _level(last) > _level(before) + margin and _level(last) > start + max(margin, share)
 
 

@@ -64,7 +64,7 @@ class Known(NamedTuple):
     probed: Probed | None = None  # the lowest that a probe of the run ended at
     gradient_scale: float | None = None  # at the beginning of the run
     first: float | None = None  # the loss before the run's first step
-    unit: float = 0.0  # the size of the run's first loss, which shares of it multiply
+    unit: float = 0.0  # the size of the run's loss, which shares of it multiply
 
 
 class Fault(NamedTuple):
@@ -99,10 +99,10 @@ def fault(
     if start is None:
         start = float(np.median(opening or losses[: WINDOW // 4]))
     initial = initial_loss(known, start)
-    known = known._replace(start=start, initial=initial, unit=size_of(initial, float(losses.min())))
     levels = _Levels(losses, window)
     last, before, lowest = levels.at(-1), levels.at(-2), levels.lowest(but=1)
     best = lower(known.best, lower(LossLevel(start, 0.0), lowest))
+    known = known._replace(start=start, initial=initial, unit=size_of(initial, losses, lowest=best.loss))
     own = lower(LossLevel(start, last.error), lowest)
     is_falling = _is_above(before, last, least=0.0)
     factor = CLEAR_FACTOR if losses.min() > 0 else math.inf
@@ -136,7 +136,7 @@ def _has_blown_up(losses: Array, known: Known) -> bool:
     if len(losses) <= BLOWN_POINTS:
         return False
     start = float(losses[0]) if known.start is None else known.start
-    unit = size_of(start if known.initial is None else known.initial, float(losses.min()))
+    unit = size_of(start if known.initial is None else known.initial, losses)
     return bool(np.all(losses[-BLOWN_POINTS:] > start + BLOWN_UP * unit))
 
 

@@ -32,6 +32,8 @@ HUBER = 1.345
 #: A median absolute deviation x this estimates a normal standard deviation.
 MAD_TO_STD = 1.4826
 EPSILON = 1e-9
+#: The size of a loss that passes zero is at least so many times its noise. Losses that do not are mostly larger.
+NOISES = 10.0
 #: The prior of a loss that is never negative: it falls to FLOOR +- FLOOR_STD of its tail.
 FLOOR, FLOOR_STD = 0.45, 0.15
 #: A standard deviation's terms, the same for every status: of the tail's standard error, of the fall that curves lead
@@ -76,43 +78,70 @@ def forecast_loss(
     unit = max(float(np.median(sizes)), abs(start or 0.0)) or float(sizes.max()) or 1.0  # the largest may be a spike
     scaled_start = None if start is None else start / unit
     points, steps_per_point = _reduce(np.clip(values, -FARTHEST * unit, FARTHEST * unit) / unit)
-    size = 0.0 if start is None else size_of(start, float(values.min())) / unit
-    forecast = _forecast(points, horizon / steps_per_point, scaled_start, size=size, weight=weight)
+    forecast = _forecast(points, horizon / steps_per_point, scaled_start, weight=weight)
     numbers = {name: getattr(forecast, name) for name in ("mean", "std", "tail", "average")}
     return forecast.model_copy(update={name: unit * value for name, value in numbers.items() if value is not None})
 
 
 def has_diverged(
-    losses: Sequence[float], *, start: float | None, tolerance: float = 0.0, size: float | None = None
+    losses: Sequence[float],
+    *,
+    start: float | None,
+    tolerance: float = 0.0,
+    beside: Sequence[Sequence[float]] = (),
 ) -> bool:
     """Return whether a curve blew up: a loss is not finite, or most of 7 neighbours rise above any noise.
 
     Of a series below 12 they are 3 or 5. Of fewer losses than 3 the first shows nothing: it comes before any update,
     and on small batches may be many times the others. The bound is `start` + max(2 |start|, `tolerance`, 10 sigma). A
     bare multiple of `start` would call batch noise a divergence once the loss is small; a `tolerance` of 0.7 x the
-    run's first loss prevents that. Where the curve has a negative loss, |start| counts as 1 at least; `size` stands in
-    for it where losses are in another unit.
+    run's first loss prevents that.
+
+    If the loss passes zero, its size by `size_of` stands in for |start|; curves `beside` this one help to tell it.
+    Before any curve has enough losses to show their noise, there is no size, and so no bound.
     """
     values = np.asarray(losses, dtype=np.float64)
     if len(values) == 0 or not is_usable(values):
         return True
-    lowest = float(values.min())
+    curves = [values, *map(_as_array, beside)]
     if len(values) < FEWEST_NEIGHBOURS:
         values = values[1:]
     if start is None or not len(values):
         return False
-    size = size_of(start, lowest) if size is None else size
-    bound = start + max(2 * size, tolerance, 10 * noise(values))
+    if passes_zero(start, *curves) and max(map(len, curves)) < MIN_POINTS:
+        return False
+    bound = start + max(2 * size_of(start, *curves), tolerance, 10 * noise(values))
     return bool(_running_median(values, _spike_window(values)).max() > bound)
 
 
-def size_of(loss: float, *others: float) -> float:
-    """Return the size of `loss`, which shares of it multiply: |loss|.
+def size_of(first: float, *curves: ArrayLike, lowest: float = math.inf) -> float:
+    """Return the size of a loss, which shares of it multiply: |`first`|, with which a run or a stage began.
 
-    If it or one of `others` is negative, its zero means nothing, like that of a negative log likelihood. Such a loss
-    changes by whole units, so its size is at least 1.
+    If it passes zero, zero means nothing, as for a log likelihood or a correlation: it may begin next to it. The size
+    is then the largest of |`first`|, of the fall from there to the lowest loss that is no spike, and of `NOISES` times
+    the noise. So it is in the unit of the loss, whatever that is.
+
+    Args:
+        first: the loss at the beginning.
+        curves: series `(n,)` of later losses. Those that are not usable do not count. The least noisy curve tells the
+            noise, since a rate that is too high adds some.
+        lowest: the lowest loss known besides.
     """
-    return max(abs(loss), 1.0) if min((loss, *others)) < 0 else abs(loss)
+    if not passes_zero(first, *curves, lowest=lowest):
+        return first
+    usable = [values[np.abs(values) < LARGEST] for values in map(_as_array, curves)]
+    ends = [float(_running_median(values, _spike_window(values)).min()) for values in usable if len(values)]
+    least = min((noise(values) for values in usable if len(values) >= MIN_POINTS), default=0.0)
+    return max(abs(first), first - min([lowest, *ends]), NOISES * least)
+
+
+def passes_zero(first: float, *curves: ArrayLike, lowest: float = math.inf) -> bool:
+    """Return whether a loss that began at `first` is not positive there, or negative later; as `size_of` is told."""
+    return not first > 0 or lowest < 0 or any(bool(np.any(_as_array(values) < 0)) for values in curves)
+
+
+def _as_array(values: ArrayLike) -> Array:
+    return np.asarray(values, dtype=np.float64)
 
 
 def noise(values: Array) -> float:
@@ -141,7 +170,7 @@ def is_usable(values: Array) -> bool:
     return bool(np.all(np.abs(values) < LARGEST))
 
 
-def _forecast(values: Array, horizon: float, start: float | None, *, size: float, weight: float) -> Forecast:
+def _forecast(values: Array, horizon: float, start: float | None, *, weight: float) -> Forecast:
     num_points = len(values)
     ratio = max(1.0, horizon / num_points)
     if num_points < MIN_POINTS:
@@ -149,12 +178,12 @@ def _forecast(values: Array, horizon: float, start: float | None, *, size: float
         return Forecast(mean=middle, std=_std(float(np.ptp(values)), middle, ratio), status="too_short")
     clean = _without_spikes(values)
     tail, error = _tail(clean)
-    if has_diverged(values.tolist(), start=start, size=size):
+    if has_diverged(values.tolist(), start=start):
         return Forecast(mean=tail, std=abs(tail), status="diverged")
     if start is not None and tail >= start - 2 * error:
         return Forecast(mean=tail, std=_std(error, tail, ratio), status="no_progress")
     # a smoothed value has an error 1.26 times the tail's: it is a median of fewer
-    if start is not None and float(smooth(clean).max()) > start + 4 * error + 0.02 * size:
+    if start is not None and float(smooth(clean).max()) > start + 4 * error + 0.02 * size_of(start, values):
         return Forecast(mean=tail, std=_std(error, tail, ratio), status="overshoot")
     average = min(tail, _bounded_average(values, horizon, tail=tail, error=error))
     std = _std(error, tail, ratio, fall=tail - average)

@@ -42,9 +42,11 @@ def configure_process(name: str, **fields: Any) -> None:
 
 
 def is_wanted(brief: AttemptBrief, point: ResumePoint) -> bool:
-    """Return whether to train the trial. In a stopped job, only trials that have begun are brought to their end."""
-    begun = brief.control is Control.STOP and point.resume is not None
-    return not point.finished and (brief.control is Control.RUN or begun)
+    """Return whether to train the trial. One that was stopped, alone or with its job, must have begun: it is ended."""
+    if point.finished or brief.control not in (Control.RUN, Control.STOP):
+        return False
+    is_stopped = point.stopped or brief.control is Control.STOP
+    return point.resume is not None or not is_stopped
 
 
 def last_line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from search.budget.link import StepCost
 from search.types import Values
 from service.cluster.measured import bytes_per_worker
 from service.cluster.slots import STAGE
-from trainers.segment import Segment, SegmentResult
+from trainers.segment import Evaluation, Segment, SegmentResult
 from trainers.training.group import Group
 
 NUM_STEPS = 3
@@ -15,10 +15,23 @@ NUM_STEPS = 3
 def warm_up(group: Group, values: Values, num_steps: int = NUM_STEPS) -> SegmentResult:
     """Train `num_steps` with `values`, and restore the state before them."""
     group.snapshot(STAGE)
-    segment = Segment(num_steps=num_steps, learning_rate=values.learning_rate, level=values.level, **values.settings)
-    result = group.run(segment)
+    result = _train(group, values, num_steps)
     group.restore(STAGE)
     return result
+
+
+def evaluate_later(group: Group, values: Values) -> tuple[SegmentResult, Evaluation]:
+    """Train a warm-up with `values`, evaluate, and restore the state before."""
+    group.snapshot(STAGE)
+    result = _train(group, values, NUM_STEPS)
+    evaluation = group.evaluate()
+    group.restore(STAGE)
+    return result, evaluation
+
+
+def _train(group: Group, values: Values, num_steps: int) -> SegmentResult:
+    segment = Segment(num_steps=num_steps, learning_rate=values.learning_rate, level=values.level, **values.settings)
+    return group.run(segment)
 
 
 def step_cost(result: SegmentResult) -> StepCost | None:

@@ -84,9 +84,9 @@ class RankActor:
     def rendezvous(self) -> str:
         """Return an address on this node where the group can connect. This process holds the port from now on."""
         # A multi-tenant store: the first rank joins it instead of opening the port by itself.
-        self.meeting = TCPStore(self.address, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+        self.store = TCPStore(self.address, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
         host = f"[{self.address}]" if ":" in self.address else self.address  # IPv6
-        return f"tcp://{host}:{self.meeting.port}"
+        return f"tcp://{host}:{self.store.port}"
 
     def answer(self, method: str, args: Sequence[Any], trace: Mapping[str, str]) -> tuple[str, Any]:
         """Call the rank and return the fields of an `Outcome`; `trace` is the caller's span."""

@@ -119,6 +119,22 @@ def _may_meet_at_any_step(spec: TrialSpec) -> bool:
     return is_timed and "period" in sync.searchable() and not sync.overlapped and spec.workers.min is None
 
 
+def with_evaluations(spec: TrialSpec, space: SearchSpace, seconds: float) -> SearchSpace:
+    """Return `space` with what evaluations of so many seconds add to a step, if the budget counts seconds.
+
+    One that takes longer than the budget ends the run, so it counts as the whole budget at most.
+    """
+    if spec.budget.seconds is None:
+        return space
+    return space.model_copy(update={"evaluation_s": min(seconds, spec.budget.seconds) / spec.objective.every})
+
+
+def evaluation_share(space: SearchSpace) -> float:
+    """Return the share of the clock that evaluations of the committed line take; 0: not known."""
+    whole = 0.0 if space.step is None else space.step.seconds + space.evaluation_s
+    return space.evaluation_s / whole if whole else 0.0
+
+
 def dense_bytes(spec: TrialSpec, group: Group) -> int | None:
     """Return a worker's bytes in a step without compression; None if the level does not follow the link."""
     return _transfer(spec, group, None).bytes if spec.replica.follows_link else None

@@ -81,8 +81,9 @@ class Door:
     def post(self, batch: Batch) -> Acknowledgement:
         return self._answer(Acknowledgement, "POST", "/records", batch.model_dump_json())
 
-    def renew(self, *, timeout_s: float) -> Acknowledgement:
-        return self._answer(Acknowledgement, "POST", "/lease", Lease().model_dump_json(), timeout_s=timeout_s)
+    def renew(self, *, held_s: float, timeout_s: float) -> Acknowledgement:
+        body = Lease(held_s=held_s).model_dump_json()
+        return self._answer(Acknowledgement, "POST", "/lease", body, timeout_s=timeout_s)
 
     def close(self) -> None:
         self._http.close()
@@ -271,7 +272,8 @@ class LeaseKeeper:
     """Renews the attempt's lease from a timer. Calls `on_loss` once if the attempt must end.
 
     It asks every `renew_s`, or every 2 `renew_s` while the API hangs. Both are shorter than a lease: after an outage of
-    any length, the API hears of the attempt before it judges the first lease.
+    any length, the API hears of the attempt before it judges the first lease. Each renewal says how long this process
+    has lived, for the job's limit.
     """
 
     def __init__(self, door: Door, *, renew_s: float, max_silence_s: float, on_loss: Callable[[Stopped], None]) -> None:
@@ -280,6 +282,7 @@ class LeaseKeeper:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
+        self._began = time.monotonic()
 
     def close(self) -> None:
         self._done.set()
@@ -289,7 +292,7 @@ class LeaseKeeper:
         heard = time.monotonic()
         while not self._done.wait(self._renew_s):
             try:
-                answer = self._door.renew(timeout_s=self._renew_s)
+                answer = self._door.renew(held_s=time.monotonic() - self._began, timeout_s=self._renew_s)
             except httpx2.HTTPError as error:
                 stopped = _given_up(error, time.monotonic() - heard, self._max_silence_s)
             except Stopped as told:

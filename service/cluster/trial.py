@@ -16,9 +16,10 @@ from service import tracing
 from service.cluster import reports
 from service.cluster.checkpoints import Exported
 from service.cluster.commit_stage import close_stage, commit_stage
+from service.cluster.first_steps import evaluate_later
 from service.cluster.insurance import InsuranceSink, insured, own_schedule
 from service.cluster.measured import OpenCommit
-from service.cluster.opening import opening_space, require_traffic
+from service.cluster.opening import evaluation_share, opening_space, require_traffic, with_evaluations
 from service.cluster.optimizer_choice import built_with, choose_optimizer
 from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
@@ -30,8 +31,12 @@ from service.job.parts import TrialSpec
 from service.wire.records import Divergence, TrialFinished
 from trainers.methods.optimizer.spec import contenders
 from trainers.segment import Evaluation
+from trainers.training.finite_objective import why_not_finite
 from trainers.training.group import Group
 from trainers.workload import WorkloadError
+
+#: Evaluations that take more than this share of the clock are timed again.
+LARGE_SHARE = 0.2
 
 
 class Begun(NamedTuple):
@@ -91,13 +96,15 @@ def _start(state: TrialState, prior: Prior) -> Begun:
     state.space, warm_ups = opening_space(state.spec, state.groups, chosen_because=why)
     for warm_up in (*timings, *warm_ups):
         state.progress.charge_warm_up(warm_up)
-    state.strategy = strategies.build(
-        state.spec.controller, space=state.space, seed=state.spec.seed, budget=state.spec.budget, prior=prior
-    )
     state.stage = StageStart(checkpoint=state.keeper.save(0), progress=state.progress)
     for lane in state.lanes:
         lane.hold(state.stage.checkpoint)  # their states are equal by construction
-    evaluation = _evaluate_off_the_clock(state)  # otherwise it could use up a short budget before the first step
+    evaluation = _evaluate_start(state)
+    if state.judge.score(evaluation) is None and any(warm_up.losses for warm_up in warm_ups):
+        _require_score_later(state, evaluation)
+    state.strategy = strategies.build(
+        state.spec.controller, space=state.space, seed=state.spec.seed, budget=state.spec.budget, prior=prior
+    )
     state.clock.start()
     state.note_start(evaluation)
     if starts_over(state.spec):
@@ -109,6 +116,39 @@ def starts_over(spec: TrialSpec) -> bool:
     """Return whether a run may start over: its best state is exported, and patience does not end it before."""
     keeps_best = spec.checkpoint.export == "best" and spec.objective.patience is None
     return keeps_best and getattr(spec.controller, "start_over", False)
+
+
+def _evaluate_start(state: TrialState) -> Evaluation:
+    """Evaluate the new model, and let the search space know the share of evaluations in a budget in seconds.
+
+    On the clock it could use up a short budget before the first step. If the share seems large, one is timed again: the
+    first may have loaded data and libraries.
+    """
+    evaluation, took_s = _timed_evaluation(state)
+    state.space = with_evaluations(state.spec, state.space, took_s)
+    if evaluation_share(state.space) > LARGE_SHARE:
+        _, again_s = _timed_evaluation(state)
+        state.space = with_evaluations(state.spec, state.space, min(took_s, again_s))
+    return evaluation
+
+
+def _timed_evaluation(state: TrialState) -> tuple[Evaluation, float]:
+    started = state.seconds()
+    evaluation = _evaluate_off_the_clock(state)
+    return evaluation, state.seconds() - started
+
+
+def _require_score_later(state: TrialState, evaluation: Evaluation) -> None:
+    """Raise WorkloadError if the objective, not finite in `evaluation` of the new model, stays so for a few steps.
+
+    Some metrics are undefined only while a new model gives all samples the same output. The training loss is finite at
+    the weights of `evaluation`: otherwise the run diverges in its first step, and its report says so.
+    """
+    steps, later = evaluate_later(state.group, state.space.opening)
+    state.progress.charge_warm_up(steps)
+    state.progress.charge_bytes(later)
+    if state.judge.score(later) is None:
+        raise WorkloadError(why_not_finite(evaluation, state.judge.metric))
 
 
 def _go_on(state: TrialState, resume: Resume) -> Begun:

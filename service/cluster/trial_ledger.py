@@ -60,7 +60,7 @@ class Progress(BaseModel):
     averaged: bool = Field(False, description="that evaluation was of the average of the weights")
     evaluated_step: int | None = Field(None, description="committed steps behind that evaluation")
     steps_to_meeting: int = Field(0, description="until workers that train apart have equal parameters")
-    evaluation_due: bool = Field(False, description="it waits for their next meeting, where it costs no average")
+    evaluation_due: bool = Field(False, description="it waits for their next average, where it costs no other")
     best: Best | None = None
     validation: Validation = Field(Validation(), description="of the steps that stay: whether they overfit")
     record: float | None = Field(None, description="the score that an evaluation has to be better than")

@@ -60,9 +60,9 @@ def _run(trial_id: str, *, max_silence_s: float) -> str:
 def _reported(door: Door, trial_id: str, *, max_silence_s: float) -> str:
     brief = door.brief(max_silence_s=max_silence_s)
     point, spec = _find(brief, trial_id)
-    if not is_wanted(brief, point):  # any more: the user has asked for an end while an earlier trial ran
-        return brief.control
-    asked = Control.STOP if point.pruned else Control.RUN
+    if not is_wanted(brief, point):  # any more: a user has asked for its end, or the job's, while an earlier trial ran
+        return Control.STOP if brief.control is Control.RUN else brief.control
+    asked = Control.STOP if point.pruned or point.stopped else Control.RUN
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s, steers=point.steers, asked=asked)
     try:
         return _outcome(door, brief, point, spec, reporter)

@@ -96,12 +96,16 @@ class AttemptBook:
             self._note_batch(batch)
         return acknowledgement
 
-    def renew(self, job_id: str, number: int) -> Acknowledgement:
-        """Extend the attempt's lease. Raises Fenced. The answer's sequence is 0, as no batch was sent."""
+    def renew(self, job_id: str, number: int, *, held_s: float = 0.0) -> Acknowledgement:
+        """Extend the attempt's lease. Raises Fenced. The answer's sequence is 0, as no batch was sent.
+
+        `held_s` is how long the attempt's driver has lived. It stops a job that has held its workers to its limit.
+        """
 
         def renew(session: Session, job: JobRow) -> Acknowledgement:
-            attempt = attempts.require_owner(session, job, number)
-            attempt.lease_expires = self._db.now() + self._settings.lease_s
+            attempt, now = attempts.require_owner(session, job, number), self._db.now()
+            attempt.lease_expires = now + self._settings.lease_s
+            attempts.hold(job, attempt, held_s, now=now)
             return Acknowledgement(sequence=0, control=attempts.control(job))
 
         return jobs.on_job(self._db, job_id, renew)

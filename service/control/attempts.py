@@ -10,12 +10,13 @@ from sqlalchemy.orm import Session
 from search.budget import spending
 from search.config import Budget
 from search.types import Allowance
-from service.control import jobs, messages, queries, steers, sweeps, transfer
+from service.control import extensions, jobs, messages, queries, steers, sweeps, transfer
 from service.control.metrics import points
 from service.control.metrics.points import Key
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.queue import quotas
 from service.control.queue.capacity import Shape, Size
+from service.control.queue.queued import MAX_BACK_OFF_S
 from service.control.results import divergence, ranking
 from service.errors import Fenced
 from service.job.priority import Priority
@@ -23,7 +24,6 @@ from service.job.states import ACTIVE, JobState, Occasion
 from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Sample, Searched
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
-_MAX_BACK_OFF_S = 60.0
 #: The prefix of the ids of our Ray Jobs.
 PREFIX = "wiretune-"
 _NAME = re.compile(rf"(?:{PREFIX})?(job-[0-9a-f]+)-a(\d+)(?:-[0-9a-f]+)?")
@@ -48,9 +48,14 @@ def attempt_named(name: str) -> tuple[str, int] | None:
 
 
 def begin(session: Session, job: JobRow, size: Size, *, trials: int, now: float, lease_s: float) -> AttemptRow:
-    """Start the job's next attempt at `size`, and drop what its trials reported after their last checkpoint."""
+    """Start the job's next attempt at `size`, and drop what its trials reported after their last checkpoint.
+
+    An extension that waited for it begins, too.
+    """
     job.attempt += 1
     job.preempted_by = None
+    if job.extends:
+        _begin_extension(session, job)
     # Before the transition, whose event contains the trials' clocks.
     begun = (TrialRow.job_id == job.id, TrialRow.outcome.is_(None), TrialRow.backend.is_not(None))
     for trial in session.scalars(select(TrialRow).where(*begun)):  # others have nothing to drop, and may be thousands
@@ -91,6 +96,14 @@ def take_back_stages(session: Session, trial: TrialRow, step: int) -> None:
     """Note that stages that began at `step` or later keep no steps: the run went back to there."""
     beyond = (StageRow.trial_id == trial.id, StageRow.first_step >= step)
     session.execute(update(StageRow).where(*beyond).values(num_steps=0))
+
+
+def _begin_extension(session: Session, job: JobRow) -> None:
+    """Reopen the trials that the waiting extension gives more budget. From now on the job has no result."""
+    before, budget = extensions.budgets(job)
+    for trial in extensions.trials(session, job):
+        reopen(session, trial, before=before, budget=budget)
+    job.before_extension = None
 
 
 def _forget_stages(session: Session, trial: TrialRow, *, beyond: int, but: Collection[str] = ()) -> None:
@@ -154,6 +167,7 @@ def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
             steers=steers.of_trial(session, job, trial.id),
             sample=None if trial.sample is None else Sample.model_validate(trial.sample, extra="ignore"),
             pruned=sweeps.is_to_end(trial, pruned_at, resume),
+            stopped=trial.stopped_by is not None,
         )
         for trial, resume in trials
     )
@@ -223,8 +237,24 @@ def control(job: JobRow) -> Control:
 
 
 def stopped_early(job: JobRow) -> str:
-    """Return who stopped the job early, as its reason; "" if nobody did."""
-    return f"stopped early by {job.stopped_by}" if job.stops else ""
+    """Return who or what stopped the job early, as its reason; "" if nothing did."""
+    if job.stopped_by is not None:
+        return f"stopped early by {job.stopped_by}"
+    return f"stopped: it held its workers for {job.wall_limit_s:.10g} s, its limit" if job.is_at_limit else ""
+
+
+def hold(job: JobRow, attempt: AttemptRow, held_s: float, *, now: float) -> None:
+    """Count the time for which the attempt has held its workers, and stop a running job that reaches its limit.
+
+    The driver measures `held_s`, all of its life, by a clock that nobody sets. So jumps of the service's clock do not
+    count, its absence does, and a renewal that comes twice counts once.
+    """
+    if job.wall_limit_s is None:  # the usual case, and every driver calls this every few seconds
+        return
+    job.held_s += max(0.0, held_s - attempt.held_s)
+    attempt.held_s = max(held_s, attempt.held_s)
+    if job.is_at_limit and job.job_state is JobState.RUNNING:
+        jobs.transition(job, JobState.STOPPING, now=now, reason=stopped_early(job))
 
 
 def run(job: JobRow, *, now: float) -> None:
@@ -264,7 +294,7 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
 
 def back_off_s(num_tried: int) -> float:
     """Return the seconds to wait after `num_tried` attempts in a row without progress. The first may be chance."""
-    return 0.0 if num_tried == 1 else min(_MAX_BACK_OFF_S, _BACK_OFF_S * 2 ** (num_tried - 2))
+    return 0.0 if num_tried == 1 else min(MAX_BACK_OFF_S, _BACK_OFF_S * 2 ** (num_tried - 2))
 
 
 def succeed(session: Session, job: JobRow, *, now: float) -> None:
@@ -275,7 +305,10 @@ def succeed(session: Session, job: JobRow, *, now: float) -> None:
     """
     attempt = require_owner(session, job, job.attempt)
     trials = [queries.trial_view(trial) for trial in queries.trials(session, job.id)]
-    failure = divergence.why_all(trials, stopped=job.stops)
+    has_left_out = job.stops or any(trial.stopped_by is not None for trial in trials)
+    failure = divergence.why_all(trials, stopped=has_left_out)
+    if failure and job.is_at_limit:
+        failure = f"{failure} ({stopped_early(job)})"
     end(session, job, attempt, outcome="failed" if failure else "succeeded", reason=failure or "", now=now)
     if job.job_state is JobState.CANCELLING:
         jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)

@@ -92,9 +92,13 @@ class Ingest:
             return Control.FENCED
         asked = attempts.control(self.job)
         trial = self.session.get(TrialRow, stream) if asked is Control.RUN else None
-        if trial is None or trial.sample is None:
-            return asked
-        return Control.STOP if sweeps.is_to_end(trial, sweeps.pruned_trials(self.session, self.job)) else asked
+        return Control.STOP if trial is not None and self._is_to_end(trial) else asked
+
+    def _is_to_end(self, trial: TrialRow) -> bool:
+        """Return whether a person has stopped the trial, or it is pruned at a rung."""
+        if trial.stopped_by is not None or trial.sample is None:
+            return trial.stopped_by is not None
+        return sweeps.is_to_end(trial, sweeps.pruned_trials(self.session, self.job))
 
     def _check(self, batch: Batch) -> None:
         known = set(self.session.scalars(select(TrialRow.id).where(TrialRow.job_id == self.job.id)))
@@ -241,6 +245,8 @@ class Ingest:
         if trial.outcome is None:
             self._get_further()
         trial.outcome = record.outcome
+        if not record.stopped:  # it had ended by itself before it heard of a stop
+            trial.stopped_by = None
         trial.validation_loss, trial.validation_metrics = record.validation_loss, dict(record.validation_metrics)
         trial.bill = record.bill.model_dump(mode="json")
         trial.step, trial.seconds = record.bill.steps, record.bill.seconds_training

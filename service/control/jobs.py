@@ -240,7 +240,9 @@ def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
         job.started_at = now
     job.finished_at = now if to in TERMINAL else None
     if to not in TERMINAL:
-        job.archived, job.result, job.score = False, None, None
+        job.archived = False
+        if not job.extends:  # the result stands until the extension begins
+            job.result = job.score = None
     _tell(job)
     if to in TERMINAL:
         messages.add(job, Occasion(to.value), reason=reason, now=now)

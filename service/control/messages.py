@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, case, or_, select
 from sqlalchemy.orm import Session, object_session
 
 from service.control import events
@@ -25,6 +25,7 @@ MAX_TRIES = 7
 #: The wait after the first try. Each later wait is four times as long, so the last try is 11 hours later.
 BACK_OFF_S = 30.0
 _AT_ONCE = 20
+_SKEW_S = 60.0  # the clocks of two replicas differ by less
 #: Messages to one host before other hosts have their turn, so that a host that does not answer delays no other.
 _OF_ONE_HOST = 3
 
@@ -68,19 +69,35 @@ def _body(job: JobRow, occasion: Occasion, *, reason: str, now: float) -> dict[s
 
 def are_due(session: Session, *, now: float) -> bool:
     """Return whether any message is due."""
-    return session.scalar(select(MessageRow.id).where(MessageRow.next_at <= now).limit(1)) is not None
+    return session.scalar(select(MessageRow.id).where(_is_due(now)).limit(1)) is not None
 
 
 def claim(session: Session, *, now: float) -> list[Message]:
     """Return due messages, and schedule each one's next try in case this one is lost."""
-    is_due = MessageRow.next_at <= now
+    is_due = _is_due(now)
     found = session.execute(select(MessageRow.id, MessageRow.url).where(is_due).order_by(MessageRow.next_at))
     chosen = select(MessageRow).where(MessageRow.id.in_(_of_a_round(found)), is_due)
     rows = session.scalars(chosen.order_by(MessageRow.next_at).with_for_update(skip_locked=True)).all()
     for row in rows:
         row.tries += 1
-        row.next_at = now + BACK_OFF_S * 4 ** (row.tries - 1)
+        row.next_at = now + _wait_s(row.tries)
     return [Message(row.id, row.url, row.body) for row in rows]
+
+
+def _is_due(now: float) -> ColumnElement[bool]:
+    """Return the condition that a message is due.
+
+    A try that is further ahead than the wait after as many tries is due, too: the clock was set back since.
+    """
+    ahead = MessageRow.next_at - now
+    waits = {tries: _wait_s(tries) + _SKEW_S for tries in range(MAX_TRIES)}
+    longest = case(waits, value=MessageRow.tries, else_=_wait_s(MAX_TRIES) + _SKEW_S)
+    return and_(MessageRow.next_at > 0.0, or_(ahead <= 0.0, ahead >= longest))  # the first is for the index
+
+
+def _wait_s(tries: int) -> float:
+    """Return the wait after that many tries. A new message is due at once."""
+    return BACK_OFF_S * 4 ** (tries - 1) if tries else 0.0
 
 
 def _of_a_round(due: Iterable[tuple[str, str]]) -> list[str]:

@@ -90,12 +90,14 @@ class JobRow(_Explained, Base):
     num_steers: Mapped[int] = mapped_column(default=0)  # given so far, withdrawn ones included
     stopped_by: Mapped[str | None]  # who asked to stop it and keep the result; None: nobody
     first_budget: Mapped[Json | None]  # the submitted budget; None: never extended
+    before_extension: Mapped[Json | None]  # what a waiting extension has replaced; None: none waits
     first_workers: Mapped[int | None]  # the submitted number; None: unchanged
     first_labels: Mapped[Json | None]  # the submitted labels; None: never edited
     first_priority: Mapped[str | None]  # the submitted priority; None: unchanged
     priority: Mapped[str] = mapped_column(default=Priority.NORMAL.value)
     queued_at: Mapped[float] = mapped_column(default=0.0)  # shifted by the time in which it did not wait
     waited_s: Mapped[float] = mapped_column(default=0.0)  # time in the queue until it last left it
+    held_s: Mapped[float] = mapped_column(default=0.0)  # time with workers, counted only under a limit
     preempted_by: Mapped[str | None]  # the job that the queue paused it for
     notes: Mapped[str] = mapped_column(default="")
     archived: Mapped[bool] = mapped_column(default=False)  # left out of lists
@@ -116,7 +118,24 @@ class JobRow(_Explained, Base):
 
     @property
     def stops(self) -> bool:
-        return self.stopped_by is not None
+        """True if the job ends as if its budget were spent: a person asked for it, or it is at its limit."""
+        return self.stopped_by is not None or self.is_at_limit
+
+    @property
+    def wall_limit_s(self) -> float | None:
+        """The time for which the job may hold workers; None: there is no limit."""
+        limit: float | None = (self.spec.get("limits") or {}).get("wall_seconds")  # earlier releases stored none
+        return limit
+
+    @property
+    def is_at_limit(self) -> bool:
+        """True if the job has held its workers for as long as it may."""
+        return self.wall_limit_s is not None and self.held_s >= self.wall_limit_s
+
+    @property
+    def extends(self) -> bool:
+        """True while an extension waits for its next attempt; the job has its result until then."""
+        return self.before_extension is not None
 
 
 class LabelRow(Base):
@@ -166,6 +185,7 @@ class AttemptRow(_Explained, Base):
     gpus: Mapped[float | None]
     workers: Mapped[int | None]
     trials: Mapped[int | None]  # at a time
+    held_s: Mapped[float] = mapped_column(default=0.0)  # as its driver last said, by its own steady clock
 
 
 class SteerRow(Base):
@@ -204,6 +224,7 @@ class TrialRow(Base):
     arm: Mapped[str]
     seed: Mapped[int]
     outcome: Mapped[str | None]
+    stopped_by: Mapped[str | None]  # who stopped it alone, and keeps its result; None: nobody
     backend: Mapped[str | None]
     device: Mapped[str | None]
     step: Mapped[int] = mapped_column(default=0)

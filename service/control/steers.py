@@ -5,14 +5,15 @@ opens, and its decision names those that it follows. So a crash of a driver or s
 counts twice.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from search.config import STAGED_KINDS
 from search.types import Steer
-from service.control import events, jobs, queries
+from service.control import events, extensions, jobs, queries
 from service.control.access.rules import Principal
 from service.control.models import JobRow, SteerRow, TrialRow
 from service.control.moments import moment, moment_or_none
@@ -23,6 +24,7 @@ from service.job.problems import Problem
 from service.wire.events import EventKind
 from service.wire.steering import SteerableView, SteeringView, SteerRequest, SteerView
 from service.wire.stored import stored_spec
+from trainers.spec.ranges import Conflict
 
 #: A stage that may use at least this share of the budget is the last. Sums of seconds are not exact.
 _WHOLE = 0.999999
@@ -94,10 +96,12 @@ def _notes(session: Session, job: JobRow) -> Iterator[str]:
 
 def _steerable(session: Session, job: JobRow) -> tuple[SteerableView, ...]:
     specs = _all_specs(session, job)
+    rows = queries.trials(session, job.id)
+    over = extensions.finished(session, job, rows)
     trials: dict[tuple[str, steering.Searchable], list[str]] = {}
-    for row in queries.trials(session, job.id):
+    for row in rows:
         spec = specs[row.arm, row.seed]
-        for name, of in steering.searchable(spec).items() if not _fault(row, spec) else ():
+        for name, of in steering.searchable(spec).items() if not _conflict(row, spec, over) else ():
             trials.setdefault((name, of), []).append(row.id)
     return tuple(
         SteerableView(
@@ -187,29 +191,31 @@ def _specs(session: Session, job: JobRow, asked: SteerRequest) -> dict[str, Tria
     """Return the trials that the request names. Raises InvalidJob for a trial that cannot be steered."""
     specs = _all_specs(session, job)
     rows = {row.id: row for row in queries.trials(session, job.id)}
+    over = extensions.finished(session, job, rows.values())
     found = {name: specs[row.arm, row.seed] for name, row in rows.items()}
-    faults = {name: _fault(rows[name], spec) for name, spec in found.items()}
+    conflicts = {name: _conflict(rows[name], spec, over) for name, spec in found.items()}
     if asked.trials is None:
-        named = [name for name, fault in faults.items() if not fault]
+        named = [name for name, conflict in conflicts.items() if not conflict]
         if not named:
-            raise InvalidJob([Problem(pointer="", message="; ".join(dict.fromkeys(faults.values())))])
+            raise InvalidJob([Problem(pointer="", message="; ".join(dict.fromkeys(conflicts.values())))])
         return {name: found[name] for name in named}
     problems = [
-        Problem(pointer=f"/trials/{index}", message=faults.get(name, f"`{name}` is no trial of this job"), value=name)
+        Problem(pointer=f"/trials/{index}", message=message, value=name)
         for index, name in enumerate(asked.trials)
-        if faults.get(name, "none")
+        if (message := conflicts.get(name, f"`{name}` is no trial of this job"))
     ]
     if problems:
         raise InvalidJob(problems)
     return {name: found[name] for name in dict.fromkeys(asked.trials)}
 
 
-def _fault(row: TrialRow, spec: TrialSpec) -> str:
-    """Return why the trial cannot be steered; empty if it can."""
+def _conflict(row: TrialRow, spec: TrialSpec, over: Collection[str]) -> str:
+    """Return why the trial cannot be steered; empty if it can. Those that are `over` cannot."""
     if not steering.is_steerable(spec):
-        kinds = "`bo`, `sobol` or `local`"
+        *some, last = (f"`{kind}`" for kind in STAGED_KINDS)
+        kinds = f"{', '.join(some)} or {last}"
         return f"arm `{spec.arm}` has `controller: {spec.controller.kind}`: only {kinds} can be steered"
-    return f"trial `{row.id}` has finished" if row.outcome is not None else ""
+    return f"trial `{row.id}` has finished" if row.id in over else ""
 
 
 def _withdrawn(rows: Sequence[SteerRow], asked: SteerRequest, trials: Sequence[str]) -> list[SteerRow]:
@@ -246,13 +252,12 @@ def _require_sense(
     if len(rows) >= MAX_IN_FORCE:
         message = f"{len(rows)} steers hold, and no job has more than {MAX_IN_FORCE}: withdraw some"
         raise InvalidJob([Problem(pointer="", message=message)])
-    found: dict[tuple[str, str], Problem] = {}  # trials of several seeds have the same
+    found: dict[tuple[str, str], Conflict] = {}  # trials of several seeds have the same
     for trial_id, spec in specs.items():
         others = [_left_in(trial_id, row, heard[row.id]) for row in rows if trial_id in row.said["trials"]]
-        for problem in steering.problems(spec, steer, others):
-            known = found.setdefault((problem.pointer, problem.message), problem)
-            found[problem.pointer, problem.message] = known.model_copy(
-                update={"arms": tuple(dict.fromkeys((*known.arms, spec.arm)))}
-            )
+        for conflict in steering.conflicts(spec, steer, others):
+            known = found.setdefault((conflict.pointer, conflict.message), conflict)
+            arms = tuple(dict.fromkeys((*known.arms, spec.arm)))
+            found[conflict.pointer, conflict.message] = known._replace(arms=arms)
     if found:
-        raise InvalidJob(list(found.values()))
+        raise InvalidJob([Problem.of(each) for each in found.values()])

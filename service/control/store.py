@@ -14,6 +14,7 @@ from service import tracing
 from service.control import (
     code,
     events,
+    extensions,
     jobs,
     listing,
     messages,
@@ -462,6 +463,10 @@ class Store:
         """End a job that has run as if its budget were spent."""
         return self._ask(job_id, Verb.STOP, verbs.stop, versions, by)
 
+    def stop_trial(self, job_id: str, trial_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
+        """End one trial of an unfinished job as if its budget were spent; the others go on. Raises NotFound."""
+        return self._ask(job_id, Verb.STOP, partial(verbs.stop_trial, trial_id=trial_id), versions, by, what="Trial")
+
     def cancel(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """End a waiting job, or ask a running one to end."""
         return self._ask(job_id, Verb.CANCEL, verbs.cancel, versions, by)
@@ -528,14 +533,23 @@ class Store:
         jobs.on_job(self._db, job_id, delete)
         self.owner_of.cache_clear()
 
-    def _ask(self, job_id: str, verb: Verb, act: Callable[..., None], versions: Versions, by: Principal) -> JobView:
-        """Apply a verb. Raises IllegalTransition if the job's state does not allow it."""
+    def _ask(
+        self,
+        job_id: str,
+        verb: Verb,
+        act: Callable[..., None],
+        versions: Versions,
+        by: Principal,
+        *,
+        what: str = "Job",
+    ) -> JobView:
+        """Apply a verb to the job, or to `what` of it. Raises IllegalTransition if its state does not allow that."""
 
         def ask(session: Session, job: JobRow) -> JobView:
             now = self._db.now()
             verbs.require_version(job, versions)
             act(session, job, by=by, now=now)
-            audit.add(session, by, f"{verb}Job", job_id, now=now)
+            audit.add(session, by, f"{verb}{what}", job_id, now=now)
             return queries.job_view(job)
 
         return jobs.on_job(self._db, job_id, ask)
@@ -599,12 +613,18 @@ class Store:
     def fail_waiting(self, job_id: str, *, state: JobState, deadline: float | None, reason: str) -> JobView:
         """Fail a job that waits for an attempt or its user, if it is still in `state` with the same deadline.
 
-        Otherwise do nothing. The deadline shows whether the job has left the state and returned.
+        A job whose extension waits has its result, and is not extended instead. Otherwise do nothing. The deadline
+        shows whether the job has left the state and returned.
         """
 
         def fail(_: Session, job: JobRow) -> None:
-            if (job.job_state, job.deadline) == (state, deadline):
-                jobs.transition(job, JobState.FAILED, now=self._db.now(), reason=reason)
+            if (job.job_state, job.deadline) != (state, deadline):
+                return
+            now = self._db.now()
+            if job.extends:
+                extensions.take_back(job, reason=f"its extension did not begin: {reason}", now=now)
+            else:
+                jobs.transition(job, JobState.FAILED, now=now, reason=reason)
 
         jobs.on_job(self._db, job_id, fail)
         return self.job(job_id)

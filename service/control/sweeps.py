@@ -4,6 +4,7 @@ Functions of one open session, and pure functions of what they read. Every decis
 their order, so a restarted service or driver decides the same.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -100,6 +101,22 @@ def rungs(session: Session, job_id: str) -> Sequence[RungRow]:
     """Return the measurements of the job's trials at rungs, in order of arrival."""
     of_job = select(RungRow).join(TrialRow, TrialRow.id == RungRow.trial_id).where(TrialRow.job_id == job_id)
     return session.scalars(of_job.order_by(RungRow.id)).all()
+
+
+def short_of_a_rung(session: Session, job: JobRow, spec: JobSpec) -> list[str]:
+    """Return the samples that a stop has kept from one of the rungs. Pruned samples have reached their last one."""
+    if not spec.params or not (num_rungs := len(spec.sweep_config.rungs())):
+        return []
+    passed, ended = Counter(row.trial_id for row in rungs(session, job.id)), pruned_trials(session, job)
+    samples = select(TrialRow).where(TrialRow.job_id == job.id, TrialRow.sample.is_not(None))
+    return [
+        each.arm
+        for each in session.scalars(samples.order_by(TrialRow.position))
+        if (each.outcome is None or (each.schedule or {}).get("stopped"))
+        and each.id not in ended
+        and each.stopped_by is None  # alone: it never goes on
+        and passed[each.id] < num_rungs
+    ]
 
 
 def seen(session: Session, job: JobRow, trials: Sequence[TrialView]) -> tuple[MarkPoint, ...]:

@@ -4,19 +4,21 @@ All raise IllegalTransition if `service.job.states.verbs_in` does not allow them
 raise UnreadableJob if this release cannot read them.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from service.control import attempts, code, jobs, queries, steers, sweeps
+from service.control import attempts, code, events, extensions, jobs, queries, steers, sweeps
 from service.control.access.rules import Principal
 from service.control.models import JobRow, TrialRow
+from service.control.results import progress
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
 from service.job.spec import JobSpec
-from service.job.states import ALLOWED_IN, ONCE_RUN, JobState, Verb
+from service.job.states import ALLOWED_IN, ONCE_RUN, TRIALS_STOP_IN, JobState, Verb
+from service.wire.events import EventKind
 from service.wire.steering import SteerRequest
 from service.wire.stored import stored_spec
 from service.wire.trials import UNSUCCESSFUL
@@ -78,8 +80,14 @@ def resume(_: Session, job: JobRow, *, workers: int | None, by: Principal, now: 
 
 
 def stop(session: Session, job: JobRow, *, by: Principal, now: float) -> None:
-    """End a job that has run as if its budget were spent. If it has no driver now, its next one does so."""
+    """End a job that has run as if its budget were spent. If it has no driver now, its next one does so.
+
+    A job whose extension waits is not extended: it has its result.
+    """
     require_allowed(job, Verb.STOP)
+    if job.extends:
+        extensions.take_back(job, reason=f"its extension was stopped by {by.name}", now=now)
+        return
     if job.job_state is not JobState.RUNNING and not _has_result(session, job):
         raise IllegalTransition(
             f"job `{job.id}` is {job.state}, and no trial has a checkpoint yet: `cancel` it; what it allows now: "
@@ -96,9 +104,40 @@ def stop(session: Session, job: JobRow, *, by: Principal, now: float) -> None:
         jobs.explain(job, reason)
 
 
+def stop_trial(session: Session, job: JobRow, *, trial_id: str, by: Principal, now: float) -> None:
+    """End one trial as if its budget were spent. If the job has no driver now, its next one does so.
+
+    The others go on. A trial without a checkpoint by then is left out. Raises NotFound for an unknown trial.
+    """
+    (trial,) = queries.trials(session, job.id, trial_id=trial_id)
+    _require_stoppable(job, trial)
+    trial.stopped_by = by.name
+    jobs.change(job)
+    events.tell(trial, EventKind.TRIAL_STOPPED, trial_id=trial.id, by=by.name)
+
+
+def _require_stoppable(job: JobRow, trial: TrialRow) -> None:
+    """Raise IllegalTransition if the trial cannot be stopped alone: it has ended, or it ends anyway."""
+    if job.job_state not in TRIALS_STOP_IN:
+        needed = _listed(state.value for state in JobState if state in TRIALS_STOP_IN)
+        why = f"job `{job.id}` is {job.state}: a trial is stopped in one that is {needed}"
+    elif job.stops:
+        why = f"job `{job.id}` was stopped already, with all its trials"
+    elif trial.outcome is not None:
+        why = f"trial `{trial.id}` has ended, {trial.outcome}: only one that has not can be stopped"
+    elif trial.stopped_by is not None:
+        why = f"trial `{trial.id}` was stopped already, by {trial.stopped_by}, and ends when its driver hears of it"
+    else:
+        return
+    raise IllegalTransition(f"{why}; what the job allows now: {_allowed(job)}")
+
+
 def cancel(_: Session, job: JobRow, *, by: Principal, now: float) -> None:
-    """End a waiting job at once, or ask a running job's driver to stop."""
+    """End a waiting job at once, or ask a running job's driver to stop. An extension that waits is taken back."""
     require_allowed(job, Verb.CANCEL)
+    if job.extends:
+        extensions.take_back(job, reason=f"its extension was cancelled by {by.name}", now=now)
+        return
     waits = job.job_state in (JobState.QUEUED, JobState.PAUSED)
     to = JobState.CANCELLED if waits else JobState.CANCELLING
     jobs.transition(job, to, now=now, reason=f"cancelled by {by.name}")
@@ -107,8 +146,8 @@ def cancel(_: Session, job: JobRow, *, by: Principal, now: float) -> None:
 def retry(session: Session, job: JobRow, *, workers: int | None, by: Principal, now: float) -> None:
     """Queue a failed or cancelled job again, with as many attempts as a new one. It resumes where it was.
 
-    Failed samples are trained again. Runs resume with `workers`, None: as many as before. Raises InvalidJob for a
-    number that the job cannot have, and if every trial diverged.
+    Failed samples are trained again, and trials that a stop ended go on. Runs resume with `workers`, None: as many as
+    before. Raises InvalidJob for a number that the job cannot have, and if every trial diverged.
     """
     require_allowed(job, Verb.RETRY)
     spec = stored_spec(job.id, job.spec)
@@ -120,7 +159,10 @@ def retry(session: Session, job: JobRow, *, workers: int | None, by: Principal, 
     for trial in trials:
         if trial.outcome == "failed":  # its cause may be fixed by now
             trial.outcome = trial.schedule = None
-    job.stopped_by, job.waited_s = None, 0.0
+    for trial in _stopped(session, job):
+        attempts.reopen(session, trial, before=spec.budget, budget=spec.budget)
+    _take_back_stops(job, trials)
+    job.waited_s = 0.0
     _queue(job, workers=workers, now=now, reason=f"tried again by {by.name}")
 
 
@@ -129,23 +171,51 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
 
     `workers` is as in `retry`.
     Every trial that ended well resumes from the point where its schedule began to depend on the budget's end, else from
-    its end. A trial at the job's target stays finished.
+    its end. A trial at the job's target stays finished. All this happens when the next attempt begins: until then the
+    job has its result.
+    Raises InvalidJob, too, if no trial would train, or if a sweep would compare samples after different steps.
     """
     require_allowed(job, Verb.EXTEND)
     spec = stored_spec(job.id, job.spec)
     larger = _larger(spec, caps, was_stopped=job.stops)
+    trials = extensions.trials(session, job)
+    _require_training(spec, trials, larger)
+    _require_same_rungs(session, job, spec, larger)
     code.use(session, spec, project=job.project, now=now)
-    trials = _extended(session, job)
-    if not trials and spec.objective.target is not None:
-        message = "no trial is short of `objective.target`: clone the job with another one"
-        raise InvalidJob([Problem(pointer="", message=message)])
-    job.first_budget = job.first_budget or job.spec["budget"]
-    job.spec = {**job.spec, "budget": larger.model_dump(mode="json")}
-    job.stopped_by, job.waited_s = None, 0.0
-    begins = "; ".join(_begin(trial) for trial in trials)
-    for trial in trials:
-        attempts.reopen(session, trial, before=spec.budget, budget=larger)
+    extensions.ask(job, larger)
+    begins = "; ".join(map(_begin, trials))
     _queue(job, workers=workers, now=now, reason=f"extended by {by.name}: {begins}")
+
+
+def _require_training(spec: JobSpec, trials: Sequence[TrialRow], larger: Budget) -> None:
+    """Raise InvalidJob unless one of the `trials` would train under the budget `larger`."""
+    caps = larger.model_dump(exclude_none=True)
+    if any(progress.used(caps, trial) < 1 for trial in trials):
+        return
+    if trials:
+        message = f"no trial would train: each has spent a cap of {_caps(caps)}: give more of what is spent"
+    elif spec.objective.target is not None:
+        message = "no trial is short of `objective.target`: clone the job with another one"
+    else:
+        message = "no trial would train: each has diverged, failed or been pruned, or was stopped alone: clone the job"
+    raise InvalidJob([Problem(pointer="", message=message)])
+
+
+def _require_same_rungs(session: Session, job: JobRow, spec: JobSpec, larger: Budget) -> None:
+    """Raise InvalidJob if `larger` moves the rungs of a sweep that unfinished samples have yet to reach."""
+    before, after = (each.model_dump(exclude_none=True) for each in (spec.budget, larger))
+    more = {unit: cap for unit, cap in after.items() if cap != before[unit]}
+    if not more or not (late := sweeps.short_of_a_rung(session, job, spec)):
+        return
+    why = (
+        f"while a stop has left samples unfinished, such as `{late[0]}`: the others were compared at shares of that "
+        "budget. `extend` the job to it first, and further once all have finished"
+    )
+    problems = [
+        Problem(pointer=f"/{unit}", message=f"`{unit}` must stay {before[unit]:g} {why}", value=cap)
+        for unit, cap in more.items()
+    ]
+    raise InvalidJob(problems)
 
 
 def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, now: float) -> None:
@@ -157,7 +227,10 @@ def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, 
 def checkpoints(session: Session, job: JobRow, verb: Verb) -> list[str]:
     """Return the checkpoints from which the job would resume after `verb`, a retry or an extension."""
     trials = queries.trials(session, job.id)
-    ended = _extended(session, job) if verb is Verb.EXTEND else [each for each in trials if each.outcome == "failed"]
+    if verb is Verb.EXTEND:
+        ended = extensions.trials(session, job)
+    else:
+        ended = [*_stopped(session, job), *(each for each in trials if each.outcome == "failed")]
     going_on = {trial.id for trial in (*ended, *(each for each in trials if each.outcome is None))}
     resumes = [
         trial.steady["resume"] if trial.outcome == "completed" and trial.steady else attempts.resume_of(session, trial)
@@ -167,14 +240,27 @@ def checkpoints(session: Session, job: JobRow, verb: Verb) -> list[str]:
     return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
 
 
-def _extended(session: Session, job: JobRow) -> list[TrialRow]:
-    """Return the trials that an extension gives more budget."""
+def _stopped(session: Session, job: JobRow) -> list[TrialRow]:
+    """Return the trials that a stop ended, which a retry takes back. A pruned sample ended by its rank.
+
+    With `lanes.after: insurance` both lines have ended, so none of them can go on.
+    """
+    if job.spec.get("lanes", {}).get("after") == "insurance":
+        return []
     pruned = sweeps.pruned_trials(session, job)
     return [
         each
         for each in queries.trials(session, job.id)
-        if not _is_over(each) and each.outcome != "failed" and each.id not in pruned
+        if each.outcome == "completed" and (each.schedule or {}).get("stopped") and each.id not in pruned
     ]
+
+
+def _take_back_stops(job: JobRow, trials: Sequence[TrialRow]) -> None:
+    """Let the job, and those of its trials that have not ended, train to the end of their budgets."""
+    job.stopped_by, job.held_s = None, 0.0
+    for trial in trials:
+        if trial.outcome is None:
+            trial.stopped_by = None
 
 
 def _has_result(session: Session, job: JobRow) -> bool:
@@ -231,11 +317,6 @@ def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
     if problems:
         raise InvalidJob(problems)
     return spec.budget.model_copy(update=given)
-
-
-def _is_over(trial: TrialRow) -> bool:
-    """Return whether the trial is finished for good, under any budget."""
-    return trial.outcome == "diverged" or bool((trial.schedule or {}).get("at_target"))
 
 
 def _caps(budget: dict[str, float]) -> str:

@@ -262,6 +262,18 @@ class Objective(Config):
         return None
 
 
+class Limits(Config):
+    """Bounds at which the job ends early, with the results that it has by then."""
+
+    wall_seconds: float | None = Field(
+        None,
+        ge=1,
+        le=31_536_000,
+        description="time that the job may hold workers since it was submitted, retried or extended, over all its "
+        "attempts and trials; waiting in the queue and pauses do not count. Then it is stopped. Null: no limit",
+    )
+
+
 class Checkpointing(Config):
     every_seconds: float = Field(
         60.0, gt=0, allow_inf_nan=False, description="within a commit; stage starts and ends always are"
@@ -362,6 +374,7 @@ class JobParts(Config):
     arms: tuple[Arm, ...] = Field((Arm(name="tuned"),), min_length=1, max_length=32)
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field((0,), min_length=1, max_length=100)
     budget: Budget
+    limits: Limits = Limits()
     objective: Objective = Objective()
     link: LinkConfig = MeasureLink()
     checkpoint: Checkpointing = Checkpointing()

@@ -12,7 +12,7 @@ from trainers.spec.ranges import Range
 NOT_OF_TRAINING = frozenset(
     {
         *("name", "controller", "arms", "seeds", "budget", "objective", "checkpoint"),  # it sets them
-        *("lanes", "labels", "priority", "webhook", "params", "sweep"),
+        *("lanes", "limits", "labels", "priority", "webhook", "params", "sweep"),
     }
 )
 #: Objective fields that turn early stopping off, since a replay trains all steps of the schedule.

@@ -31,8 +31,9 @@ class StateRule:
 NOBODY = "nobody"
 _S = JobState
 RULES: dict[JobState, StateRule] = {
+    # A job that waits goes to `succeeded` if its extension is taken back.
     _S.QUEUED: StateRule(
-        next=frozenset({_S.STARTING, _S.PAUSED, _S.CANCELLED, _S.FAILED}),
+        next=frozenset({_S.STARTING, _S.PAUSED, _S.SUCCEEDED, _S.CANCELLED, _S.FAILED}),
         owner="reconciler",
         deadline_s=7 * 24 * 3600,
         on_deadline="it waited in the queue for a week",
@@ -54,10 +55,10 @@ RULES: dict[JobState, StateRule] = {
         on_deadline="the driver did not pause by itself; its Ray Job is stopped",
     ),
     _S.PAUSED: StateRule(
-        next=frozenset({_S.QUEUED, _S.CANCELLED, _S.FAILED}),
+        next=frozenset({_S.QUEUED, _S.SUCCEEDED, _S.CANCELLED, _S.FAILED}),
         owner="its user",
         deadline_s=30 * 24 * 3600,
-        on_deadline="nobody resumed it for 30 days; `wiretune retry JOB` goes on from its last checkpoint",
+        on_deadline="nobody resumed it for 30 days; `wiretune retry JOB`, or `extend` if it succeeded, goes on",
     ),
     _S.STOPPING: StateRule(
         next=frozenset({_S.SUCCEEDED, _S.FAILED, _S.CANCELLING, _S.QUEUED}),
@@ -117,6 +118,9 @@ ALLOWED_IN: dict[Verb, frozenset[JobState]] = {
     Verb.EXTEND: frozenset({_S.SUCCEEDED}),
     Verb.STEER: frozenset({_S.QUEUED, _S.STARTING, _S.RUNNING, _S.PAUSING, _S.PAUSED}),
 }
+
+#: The states in which one trial of a job can be stopped. While no driver runs, the next one is told.
+TRIALS_STOP_IN = frozenset({_S.QUEUED, _S.STARTING, _S.RUNNING, _S.PAUSING, _S.PAUSED})
 
 #: Further states in which a verb is allowed, if the job has run before and has a result to keep.
 ONCE_RUN: dict[Verb, frozenset[JobState]] = {Verb.STOP: frozenset({_S.QUEUED, _S.STARTING, _S.PAUSED})}

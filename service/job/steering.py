@@ -4,14 +4,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from search.config import BoConfig, LocalConfig, SobolConfig, StagedConfig
+from search.config import STAGED_KINDS, StagedConfig
 from search.types import MAX_LEARNING_RATE, MIN_LEARNING_RATE, SEARCHED, Band, Setting, Steer
 from service.job.parts import TrialSpec
-from service.job.problems import Problem
+from trainers.spec.ranges import Conflict
 from trainers.spec.refusals import pointer_to
 
-#: Controllers that search in stages.
-_STEERABLE = frozenset(each.model_fields["kind"].default for each in (BoConfig, SobolConfig, LocalConfig))
 #: The one value that is fixed before the first step or in the first search, and never changes again.
 _SETTLED = "optimizer"
 
@@ -47,7 +45,7 @@ def has_steerable(stored: Mapping[str, Any]) -> bool:
     """Return whether any run of a stored job is steerable. Reads no other part of the job, since lists have many."""
     own = stored.get("controller") or {}
     controllers = [arm.get("controller") or own for arm in stored["arms"]] + ([own] if stored.get("params") else [])
-    return any(each.get("kind") in _STEERABLE for each in controllers)
+    return any(each.get("kind") in STAGED_KINDS for each in controllers)
 
 
 def searchable(trial: TrialSpec) -> dict[str, Searchable]:
@@ -62,15 +60,15 @@ def searchable(trial: TrialSpec) -> dict[str, Searchable]:
     return found
 
 
-def problems(trial: TrialSpec, steer: Steer, others: Sequence[Steer]) -> Iterator[Problem]:
+def conflicts(trial: TrialSpec, steer: Steer, others: Sequence[Steer]) -> Iterator[Conflict]:
     """Yield the reasons why `steer` cannot apply to the run, given the `others` in force."""
     known = searchable(trial)
     named = [(part, name) for part in ("pin", "veto") for name in getattr(steer, part)]
     unknown = [_unknown(part, name, getattr(steer, part)[name], known) for part, name in named if name not in known]
     wrong = [
-        problem
+        conflict
         for part, name in named
-        if name in known and (problem := _wrong(part, name, getattr(steer, part)[name], known[name]))
+        if name in known and (conflict := _conflict(part, name, getattr(steer, part)[name], known[name]))
     ]
     yield from (*unknown, *wrong)
     if unknown or wrong:
@@ -81,26 +79,24 @@ def problems(trial: TrialSpec, steer: Steer, others: Sequence[Steer]) -> Iterato
     pinned = [each for each in together if "learning_rate" in each.pin]
     if pinned and steer.search_now:
         message = f"with the learning rate pinned ({_who(pinned[-1], steer)}) nothing is searched"
-        yield Problem(pointer="/search_now", message=message, value=True)
+        yield Conflict("/search_now", True, message)
 
 
-def _unknown(part: str, name: str, value: Any, known: Mapping[str, Searchable]) -> Problem:
+def _unknown(part: str, name: str, value: Any, known: Mapping[str, Searchable]) -> Conflict:
     because = "is settled when the run begins" if name == _SETTLED else "is not searched by this job"
     names = ", ".join(f"`{each}`" for each in known)
     shown = value.model_dump(exclude_none=True) if isinstance(value, Band) else value
-    return Problem(
-        pointer=pointer_to([part, name]), message=f"`{name}` {because}; it may be one of {names}", value=shown
-    )
+    return Conflict(pointer_to([part, name]), shown, f"`{name}` {because}; it may be one of {names}")
 
 
-def _wrong(part: str, name: str, value: Any, of: Searchable) -> Problem | None:
+def _conflict(part: str, name: str, value: Any, of: Searchable) -> Conflict | None:
     """Return why a value is invalid for this name, or why its veto has the wrong form."""
-    message = _pin_fault(name, value, of) if part == "pin" else _veto_fault(name, value, of)
+    message = _pin_conflict(name, value, of) if part == "pin" else _veto_conflict(name, value, of)
     shown = value.model_dump(exclude_none=True) if isinstance(value, Band) else value
-    return Problem(pointer=pointer_to([part, name]), message=message, value=shown) if message else None
+    return Conflict(pointer_to([part, name]), shown, message) if message else None
 
 
-def _pin_fault(name: str, value: Setting, of: Searchable) -> str:
+def _pin_conflict(name: str, value: Setting, of: Searchable) -> str:
     if not of.is_of_numbers:
         known = [each for each in of.listed if each == value and type(each) is type(value)]
         return "" if known else f"`{name}` must be one of {_shown(of.listed)}, got {_shown([value])}"
@@ -112,7 +108,7 @@ def _pin_fault(name: str, value: Setting, of: Searchable) -> str:
     return f"`{name}` must be {kind} in [{of.low:g}, {of.high:g}], got {_shown([value])}"
 
 
-def _veto_fault(name: str, veto: Band | tuple[bool | str, ...], of: Searchable) -> str:
+def _veto_conflict(name: str, veto: Band | tuple[bool | str, ...], of: Searchable) -> str:
     if of.is_of_numbers:
         return "" if isinstance(veto, Band) else f"`{name}` is a number: veto those `above` or `below` a limit"
     if isinstance(veto, Band):
@@ -121,26 +117,26 @@ def _veto_fault(name: str, veto: Band | tuple[bool | str, ...], of: Searchable) 
     return f"`{name}` must be among {_shown(of.listed)}, got {_shown(strange)}" if strange else ""
 
 
-def _against_each_other(name: str, of: Searchable, steer: Steer, together: Sequence[Steer]) -> Iterator[Problem]:
-    """Yield a problem if vetoes leave no possible value, or a pinned value is vetoed."""
+def _against_each_other(name: str, of: Searchable, steer: Steer, together: Sequence[Steer]) -> Iterator[Conflict]:
+    """Yield a conflict if vetoes leave no possible value, or a pinned value is vetoed."""
     part = "veto" if name in steer.veto else "pin"
     vetoes = [(each, each.veto[name]) for each in together if name in each.veto]
-    bands = [veto for _, veto in vetoes if isinstance(veto, Band)]
-    low = max([of.low, *(band.below for band in bands if band.below is not None)])
-    high = min([of.high, *(band.above for band in bands if band.above is not None)])
+    low, high = of.low, of.high
+    for band in (veto for _, veto in vetoes if isinstance(veto, Band)):
+        low, high = band.narrow(low, high)
     if of.scale == "integer":
         low, high = math.ceil(low), math.floor(high)
     left = [each for each in of.listed if not any(each in veto for _, veto in vetoes if isinstance(veto, tuple))]
     if (low > high) if of.is_of_numbers else not left:
         whole = f"[{of.low:g}, {of.high:g}]" if of.is_of_numbers else _shown(of.listed)
         people = " and ".join(dict.fromkeys(_who(each, steer) for each, _ in vetoes))
-        yield Problem(pointer=pointer_to([part, name]), message=f"nothing of {whole} is left: vetoed by {people}")
+        yield Conflict(pointer_to([part, name]), None, f"nothing of {whole} is left: vetoed by {people}")
         return
     pins = [each for each in together if name in each.pin]
     if pins and not _is_allowed(value := pins[-1].pin[name], of, low, high, left):
         people = " and ".join(dict.fromkeys(_who(each, steer) for each, _ in vetoes))
         message = f"{_shown([value])}, pinned by {_who(pins[-1], steer)}, is vetoed by {people}: withdraw one of them"
-        yield Problem(pointer=pointer_to([part, name]), message=message, value=value)
+        yield Conflict(pointer_to([part, name]), value, message)
 
 
 def _is_allowed(value: Setting, of: Searchable, low: float, high: float, left: Sequence[Setting]) -> bool:

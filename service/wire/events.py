@@ -15,6 +15,7 @@ class EventKind(Vocabulary):
     JOB = "job"  # state, reason, version, attempt, and the training clocks of the trials under way
     JOB_DELETED = "job_deleted"  # name
     TRIAL_STARTED = "trial_started"  # trial_id, backend, device
+    TRIAL_STOPPED = "trial_stopped"  # trial_id, by: a person ends it early
     PROGRESS = "progress"  # trial_id and its newest step, seconds, rate, level, losses, bytes_sent
     PROBE = "probe"  # trial_id, stage, probe_id, learning_rate, loss, status
     STAGE_DECIDED = "stage_decided"  # trial_id, stage, first_step, learning_rate, level, reason

@@ -407,6 +407,9 @@ class Lease(Record):
     """The driver's heartbeat, with or without records."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
+    held_s: float = Field(
+        0.0, ge=0, description="how long the driver has lived, by a clock that nobody sets: it holds the job's workers"
+    )
 
 
 class Acknowledgement(Record):
@@ -442,6 +445,9 @@ class ResumePoint(Record):
     steers: tuple[Steer, ...] = Field((), description="that hold for it from its next stage on")
     sample: Sample | None = Field(None, description="the values that it sets in the job; null: it is an arm's")
     pruned: StrictBool = Field(False, description="it was behind at a rung: it ends where it is")
+    stopped: StrictBool = Field(
+        False, description="a person stopped it: it ends where it is, and is left out if it has no checkpoint"
+    )
 
 
 class AttemptBrief(Record):

@@ -95,6 +95,7 @@ class JobReport(View):
     job_id: str
     name: str
     state: JobState
+    reason: str = Field("", description="why it is in this state, for a person: such as who or what stopped it early")
     complete: bool = Field(description="false while the job is not over: of what has finished so far")
     confidence: float = Field(description="of the intervals")
     metric: str = Field(LOSS, description="the objective's: what the best arm is the best by")

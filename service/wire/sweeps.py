@@ -17,6 +17,7 @@ class SampleStatus(Vocabulary):
     PAUSED = "paused"
     NOT_FINISHED = "not finished"  # and the job is over
     PRUNED = "pruned"  # it was behind at a rung, and ended there
+    STOPPED = "stopped"  # a person ended it early
     COMPLETED = "completed"
     DIVERGED = "diverged"
     FAILED = "failed"

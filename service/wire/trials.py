@@ -55,6 +55,7 @@ class TrialView(View, RunEnd):
     seed: int
     outcome: str | None = Field(description="completed, diverged, of a sample also failed; null: not finished")
     failure: str | None = Field(None, description="why it failed; null: it did not")
+    stopped_by: str | None = Field(None, description="who stopped it alone, before its budget was spent; null: nobody")
     line: Line = Field(description="whose losses and weights these are at the end; `main` until then")
     backend: str | None
     device: str | None
@@ -69,10 +70,15 @@ class TrialView(View, RunEnd):
     weights_url: str | None
     sample: Sample | None = Field(None, description="the values that a sample sets in the job; null: it is an arm's")
 
+    @property
+    def end(self) -> str | None:
+        """The way it ended: its outcome, or `stopped` where a person ended it early; None: it has not finished."""
+        return "stopped" if self.outcome == "completed" and self.stopped_by is not None else self.outcome
+
     def phase(self, state: JobState) -> str:
-        """Return the trial's outcome, or while it has none, whether it trains in a job of this `state`."""
-        if self.outcome is not None:
-            return self.outcome
+        """Return how the trial ended, or while it has not, whether it trains in a job of this `state`."""
+        if self.end is not None:
+            return self.end
         if state in TERMINAL:
             return "not finished"
         if self.backend is None:

@@ -131,7 +131,8 @@ def test_no_role_reaches_or_sees_what_is_not_its_own(
 
 
 def ask(api: TestClient, operation: Operation, secret: str, target: str) -> Any:
-    path = operation.path.format(job=target, key=target, code=target, kind="project", name="loss", path="attempt-1/x")
+    named = {"kind": "project", "name": "loss", "path": "attempt-1/x", "trial": f"{target}.tuned.0"}
+    path = operation.path.format(job=target, key=target, code=target, **named)
     is_zip = isinstance(operation.body, bytes)
     content = operation.body if is_zip or operation.body is None else json.dumps(operation.body)
     headers = {"Authorization": f"Bearer {secret}", "Content-Type": f"application/{'zip' if is_zip else 'json'}"}

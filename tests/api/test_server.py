@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from api.cli import main
 from api.cli.local import LocalServerError, running_server, start_server, stop_server
 from api.client import Client
-from api.http.server import Linger, PortBusy, bind, ensure_key
+from api.http.server import Linger, PortBusy, _announced, bind, ensure_key
 from service.control import processes
 from service.control.access.rules import LOCAL
 from service.control.store import Store
@@ -135,6 +135,19 @@ def test_what_a_dead_server_left_is_not_taken_for_a_server(settings: Settings) -
     assert running_server(settings) is None
     with pytest.raises(LocalServerError, match="running"):
         stop_server(settings)
+
+
+def test_a_server_that_ends_removes_its_own_announcement_and_not_that_of_another(settings: Settings) -> None:
+    settings.state_dir.mkdir()
+    announcement = settings.state_dir / "server.json"
+
+    with _announced(settings.state_dir, "http://127.0.0.1:9"):
+        pass
+    assert not announcement.exists()
+
+    with _announced(settings.state_dir, "http://127.0.0.1:9"):
+        announce(settings, 1, 1)
+    assert json.loads(announcement.read_text())["pid"] == 1
 
 
 def test_a_taken_port_is_named_with_the_way_out() -> None:

@@ -94,8 +94,12 @@ def test_the_clients_verbs_are_those_of_the_service(client: Client, reporting: R
     assert "`tuned.0` goes on from its end, step 200; `dense.0` goes on from its end, step 200" in extended.reason
     assert client.trials(job_id)[0].weights_url is not None  # until there are others
 
-    states = [verb(job_id).state for verb in (client.pause, client.resume, client.cancel, client.retry)]
-    assert states == [JobState.PAUSED, JobState.QUEUED, JobState.CANCELLED, JobState.QUEUED]
+    states = [verb(job_id).state for verb in (client.pause, client.resume, client.cancel)]
+    assert states == [JobState.PAUSED, JobState.QUEUED, JobState.SUCCEEDED]  # it has its result until it is extended
+    client.extend(job_id, seconds=80)
+    reporting.store.attempts.begin(job_id)
+    reporting.store.attempts.lose(job_id, 2, reason="lost")
+    assert [verb(job_id).state for verb in (client.cancel, client.retry)] == [JobState.CANCELLED, JobState.QUEUED]
     assert client.stop(job_id).reason == "stopped early by test"
     with pytest.raises(ApiError, match="was stopped already"):
         client.stop(job_id)

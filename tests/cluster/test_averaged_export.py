@@ -74,6 +74,12 @@ def test_the_average_is_evaluated_where_the_weights_set_no_record(train: Train) 
     assert asked[:6] == [(0, False), (30, False), (60, False), (60, True), (90, False), (90, True)]
 
 
+def test_the_average_is_evaluated_where_the_weights_improve_by_too_little_to_count(train: Train) -> None:
+    _, asked, _ = train(min_delta=1.05, patience=2)
+
+    assert (30, True) in asked  # the weights improved by 1.0
+
+
 def test_an_average_that_was_the_best_is_exported_from_its_checkpoint(train: Train) -> None:
     finished, _, _ = train()
 

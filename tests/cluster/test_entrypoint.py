@@ -100,6 +100,44 @@ def test_a_trials_bundles_have_all_that_their_workers_ask_for() -> None:
     workers = {"count": 4, "per_node": 2, "cpus": 3, "gpus": 1, "memory_gb": 1.5, "accelerator": "A100"}
     job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}}
 
+@pytest.mark.parametrize("resume", [None, {"checkpoint": "file:///somewhere"}])
+def test_a_trial_that_was_stopped_alone_is_brought_to_its_end_if_it_has_begun(resume: dict[str, Any] | None) -> None:
+    stopped = ResumePoint(trial_id="job.tuned.0", finished=False, resume=resume, stopped=True)
+    other = ResumePoint(trial_id="job.dense.0", finished=False, resume=resume)
+    brief = _brief(finished=False)
+
+    assert is_wanted(brief, stopped) == (resume is not None) and is_wanted(brief, other)
+
+
+def test_a_trial_that_was_stopped_alone_before_it_begins_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    brief = _brief(finished=False)
+    brief = brief.model_copy(update={"trials": (brief.trials[0].model_copy(update={"stopped": True}),)})
+
+    told, outcome = _run(brief, brief.trials[0].trial_id, monkeypatch, lambda *_, **__: pytest.fail("it began"))
+
+    assert (told, outcome, outcome_of([outcome]).outcome) == ([], Control.STOP, "succeeded")
+
+
+def test_a_stopped_trial_that_goes_on_from_a_checkpoint_is_told_before_it_trains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brief, told = _brief(finished=False), list[Control]()
+    point = brief.trials[0].model_copy(update={"stopped": True, "resume": {"checkpoint": "file:///somewhere"}})
+    brief = brief.model_copy(update={"trials": (point,)})
+    monkeypatch.setattr(tune_trial, "_outcome", lambda *_: "completed")
+    monkeypatch.setattr(
+        tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda **_: brief, close=lambda: None)
+    )
+
+    def start(*_: Any, asked: Control, **__: Any) -> SimpleNamespace:
+        told.append(asked)
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(tune_trial, "Reporter", start)
+
+    assert (tune_trial._run(point.trial_id, max_silence_s=SILENCE_S), told) == ("completed", [Control.STOP])
+
+
     bundle = {"CPU": 6.0, "GPU": 2.0, "memory": 3_000_000_000, "accelerator_type:A100": 0.002}
     assert bundles_of(JobSpec.model_validate(job | {"workers": workers}), 4) == [{}, bundle, bundle]
     assert bundles_of(JobSpec.model_validate(job), 1) == [{}, {"CPU": 1.0}]

@@ -22,7 +22,7 @@ class Api:
 
     def __init__(self) -> None:
         self.batches: list[dict[str, Any]] = []
-        self.leases = 0
+        self.leases, self.held_s = 0, list[float]()
         self.control = Control.RUN
         self.more: dict[str, Any] = {}  # of each answer
         self.lose_answers = 0  # of this many requests: taken, but the caller hears nothing
@@ -54,6 +54,7 @@ class Api:
             self.send(handler, *self.refusal, self.refusal_body)
             return
         if handler.path.endswith("/lease"):
+            self.held_s.append(body["held_s"])
             self.leases += 1
         elif body["sequence"] == len(self.batches) + 1:  # what was stored already counts once
             self.batches.append(body)
@@ -325,6 +326,14 @@ def test_the_lease_is_renewed_as_often_while_the_api_is_away_so_that_it_is_back_
     api.refuse = 20
 
     assert wait_until(lambda: api.leases > 0, timeout_s=5 * crowd())  # records are sent every 5 s by then
+
+
+@pytest.mark.usefixtures("keeper")
+def test_each_renewal_says_for_how_long_its_process_has_lived(api: Api) -> None:
+    assert wait_until(lambda: api.leases > 2, timeout_s=PATIENCE_S)
+
+    first, second, third = api.held_s[:3]
+    assert 0 < first < second < third < PATIENCE_S
 
 
 @pytest.mark.usefixtures("keeper")

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from search.budget import spending
+from search.budget.link import StepCost
 from search.config import Budget
-from search.protocol import Strategy
+from search.loop import pacing
+from search.protocol import PROBE_PARTS, Strategy
 from search.trace import Trace
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
@@ -26,7 +29,7 @@ class SimulatedRun:
     seconds_per_step: Callable[[Values], float] = lambda values: 0.01
     bytes_per_step: Callable[[Values], int] = lambda values: 1000
     spent: Spent = field(default_factory=Spent)
-    cost: Spent = field(default_factory=Spent)  # of the last step
+    cost: StepCost | None = None  # of the last step
     excess: float = 2.0  # above the loss that no training removes
     step: int = 0
     history: list[tuple[Candidate, Observation]] = field(default_factory=list)
@@ -52,18 +55,14 @@ class SimulatedRun:
             observation = self.probe(candidate, strategy)
             self.history.append((candidate, observation))
             strategy.tell(observation)
-        self.searched = Spent(
-            steps=self.searched.steps + self.spent.steps - before.steps,
-            bytes=self.searched.bytes + self.spent.bytes - before.bytes,
-            seconds=self.searched.seconds + self.spent.seconds - before.seconds,
-        )
+        self.searched = spending.plus(self.searched, spending.minus(self.spent, before))
 
     def commit(self, strategy: Strategy) -> Decision:
         decision, snapshot = strategy.decide(), (self.excess, self.step)
         self.decisions.append(decision)
         course: Course = "go_on"
         trace = Trace()
-        while course == "go_on" and not (self.is_over() or _is_reached(decision.commit_until, self.spent, self.cost)):
+        while course == "go_on" and not self.is_reached(decision.commit_until):
             done, most = self.spent.seconds, self.every - self.step % self.every
             losses, _ = self.steps(lambda: strategy.values(self.spent), until=decision.commit_until, most=most)
             seconds = [(self.spent.seconds - done) / len(losses)] * len(losses)
@@ -85,10 +84,12 @@ class SimulatedRun:
     def probe(self, candidate: Candidate, strategy: Strategy) -> Observation:
         snapshot, opened = (self.excess, self.step), self.spent
         losses: list[float] = []
-        for part in (0.25, 0.5, 0.75, 1.0):
-            until, least = _part_of(candidate.allowance, part, opened)
+        for part in PROBE_PARTS:
+            allowed = pacing.part_of(candidate.allowance, part)
             more, diverged = self.steps(
-                lambda: _values(candidate, opened, self.spent), until=until, at_least=least - len(losses)
+                lambda: pacing.probe_values(candidate, spending.minus(self.spent, opened), self.cost, 0),
+                until=pacing.until_totals(opened, allowed),
+                at_least=allowed.min_steps - len(losses),
             )
             losses += more
             seen = self.observation(candidate.id, losses, candidate.values, diverged=diverged)
@@ -121,10 +122,7 @@ class SimulatedRun:
         self, values: Callable[[], Values], *, until: Allowance, at_least: int = 0, most: int = 10**9
     ) -> tuple[list[float], bool]:
         losses: list[float] = []
-        whole = Allowance(steps=self.budget.steps, bytes=self.budget.bytes, seconds=self.budget.seconds)
-        while len(losses) < most and (
-            len(losses) < at_least or not any(_is_reached(each, self.spent, self.cost) for each in (until, whole))
-        ):
+        while len(losses) < most and (len(losses) < at_least or not self.is_reached(until)):
             now = values()
             losses.append(self.loss_of(now))
             if not losses[-1] < 100:
@@ -138,48 +136,16 @@ class SimulatedRun:
         # steepest descent at `best`, unstable from 4 x best on
         self.excess *= 1 - 0.02 * ratio * (1 - ratio / 4) * 4 / 3
         self.step += 1
-        self.cost = Spent(steps=1, bytes=self.bytes_per_step(values), seconds=self.seconds_per_step(values))
-        self.spent = Spent(
-            steps=self.spent.steps + 1,
-            bytes=self.spent.bytes + self.cost.bytes,
-            seconds=self.spent.seconds + self.cost.seconds,
-        )
+        self.cost = StepCost(bytes=self.bytes_per_step(values), seconds=self.seconds_per_step(values))
+        self.spent = pacing.after(1, self.spent, self.cost)
         return loss
 
     def is_over(self) -> bool:
-        budget = self.budget
-        whole = Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds)
-        return _is_reached(whole, self.spent, self.cost)
+        return self.is_reached(Allowance())
 
-
-def _values(candidate: Candidate, opened: Spent, spent: Spent) -> Values:
-    """Return what the probe's next step uses: of a finalist, the rate falls as a run's does."""
-    allowed = candidate.allowance
-    caps = [
-        (getattr(allowed, unit), getattr(spent, unit) - getattr(opened, unit)) for unit in ("steps", "bytes", "seconds")
-    ]
-    part = min(1.0, max(own / cap for cap, own in caps if cap), (spent.steps - opened.steps) / allowed.min_steps)
-    return candidate.values.model_copy(update={"learning_rate": candidate.learning_rate_at(part)})
-
-
-def _part_of(allowed: Allowance, part: float, opened: Spent) -> tuple[Allowance, int]:
-    """Return the totals at which a part of a probe ends, and its least steps."""
-    totals = {
-        unit: getattr(opened, unit) + part * cap
-        for unit in ("steps", "bytes", "seconds")
-        if (cap := getattr(allowed, unit)) is not None
-    }
-    whole = {unit: math.ceil(totals[unit]) for unit in ("steps", "bytes") if unit in totals}
-    return Allowance(**whole, seconds=totals.get("seconds")), math.ceil(part * allowed.min_steps)
-
-
-def _is_reached(until: Allowance, spent: Spent, step: Spent) -> bool:
-    """Return whether another `step` would pass a cap, as a trial's commit ends."""
-    return (
-        (until.steps is not None and spent.steps >= until.steps)
-        or (until.bytes is not None and spent.bytes + step.bytes > until.bytes)
-        or (until.seconds is not None and spent.seconds + step.seconds / 2 >= until.seconds)
-    )
+    def is_reached(self, until: Allowance) -> bool:
+        """Return whether another step would exceed these totals, or the budget."""
+        return pacing.is_reached(pacing.within(until, self.budget), self.spent, self.cost)
 
 
 @pytest.fixture(scope="session")

@@ -218,3 +218,22 @@ def test_a_name_that_a_run_has_no_value_of_is_refused_and_leaves_the_journal_as_
 def test_a_band_names_numbers(band, fault):
     with pytest.raises(ValueError, match=fault):
         Band.model_validate(band)
+
+
+@pytest.mark.parametrize(
+    ("band", "left"),
+    [
+        (Band(above=0.3), (0.1, 0.3)),
+        (Band(below=0.2), (0.2, 0.5)),
+        (Band(above=0.3, below=0.2), (0.2, 0.3)),
+        (Band(above=0.7, below=0.0), (0.1, 0.5)),
+    ],
+)
+def test_a_band_narrows_a_range_to_what_is_not_vetoed(band, left):
+    assert band.narrow(0.1, 0.5) == left
+
+
+def test_a_band_that_vetoes_a_whole_range_leaves_its_ends_crossed():
+    low, high = Band(below=0.6).narrow(0.1, 0.5)
+
+    assert low > high

@@ -10,6 +10,7 @@ from search.baselines.guess import Cosine, Fixed, Linear, Off
 from search.baselines.scheduled import Scheduled
 from search.bayesian.controller import Controller
 from search.config import (
+    STAGED_KINDS,
     AutoLrsConfig,
     BoConfig,
     Budget,
@@ -20,10 +21,12 @@ from search.config import (
     OffConfig,
     ScheduleConfig,
     SobolConfig,
+    StagedConfig,
 )
+from search.protocol import Strategy
 from search.schedule_file import Entry, ScheduleFile
 from search.space import SearchSpace
-from search.types import Spent, Values
+from search.types import Allowance, Decision, Spent, Steer, Values
 
 SPACE = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.05))
 BUDGET = Budget(steps=600)
@@ -66,6 +69,23 @@ def _build(config):
     return strategies.build(config, space=SPACE, seed=3, budget=BUDGET)
 
 
+class Constant(Strategy):
+    """A strategy that does nothing but name its values."""
+
+    def ask(self):
+        return None
+
+    def tell(self, observation):
+        return
+
+    def decide(self, held=()):
+        until = Allowance(steps=BUDGET.steps)
+        return Decision(stage=0, values=SPACE.guess, reason="", switched=False, commit_until=until)
+
+    def values(self, spent):
+        return SPACE.guess
+
+
 @EVERY_KIND
 def test_a_strategy_that_is_rebuilt_again_and_again_answers_bit_for_bit(simulated_run, config, kind):
     straight = simulated_run(BUDGET).train(_build(config))
@@ -84,6 +104,20 @@ def test_the_same_totals_are_given_the_same_values_in_any_order(config):
     asked = [Spent(steps=steps) for steps in (0, 570, 120, 600, 540, 120)]
 
     assert [strategy.values(spent) for spent in asked] == [_build(config).values(spent) for spent in asked]
+
+
+def test_a_strategy_inherits_that_it_has_nothing_to_add(simulated_run):
+    strategy = Constant()
+
+    strategy.steer((Steer(id=1, by="anna", pin={"learning_rate": 0.01}),))
+    run = simulated_run(BUDGET).train(strategy)
+
+    assert [each.spent.steps for each in run.commits] == [BUDGET.steps]
+    assert strategy.leading() is None and strategy.piece(run.spent) is None and strategy.anneals(run.spent) is False
+
+
+def test_the_staged_kinds_are_those_that_search_in_stages():
+    assert sorted(STAGED_KINDS) == sorted(config.kind for config, _ in KINDS if isinstance(config, StagedConfig))
 
 
 def test_an_unknown_kind_is_refused_by_name():

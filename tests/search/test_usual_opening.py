@@ -207,3 +207,37 @@ def test_a_restored_controller_stands_by_it():
 
     assert restored.decide() == decision
     assert all(restored.values(Spent(steps=step)) == controller.values(Spent(steps=step)) for step in (0, 50, 120))
+
+
+def test_a_usual_rate_outside_the_range_is_told_with_the_end_that_stands_in_for_it_and_what_helps():
+    raw, flat = SHARP | {"first_loss": 4e6, "sharpness": 1e12}, SHARP | {"first_loss": 1e-9, "sharpness": 1e-12}
+
+    low, high = _opened(raw), _opened(flat)
+
+    assert (low.values.learning_rate, high.values.learning_rate) == (1e-8, 1e3)
+    assert (
+        "1e-08 is the lowest rate that may be used (1.71e-12 is usual for a loss of 4e+06 and a sharpness of 1e+12: "
+        "scale inputs and targets, or give `clip`), so nothing is probed" in low.reason
+    )
+    assert "1e+03 is the highest rate that may be used (" in high.reason and "scale" not in high.reason
+
+
+def test_where_a_person_has_vetoed_lower_rates_the_loss_is_not_blamed():
+    controller = _controller(SHARP)
+    controller.steer([Steer(id=1, by="ada", veto={"learning_rate": {"below": 0.1}})])
+    assert controller.ask() is None
+
+    reason = controller.decide().reason
+
+    assert "0.1 is the lowest rate that may be used (0.0514 is usual for a loss of 2 and a sharpness of 3)" in reason
+
+
+def test_probes_that_show_nothing_do_not_make_a_rate_outside_the_range_usual():
+    controller, steps = _controller(SHARP | {"first_loss": 4e6, "sharpness": 1e12}, first_search="always"), 0
+    while (candidate := controller.ask()) is not None:
+        steps += 7
+        losses, spent = (4e6,) * 7, Spent(steps=steps)
+        told = Observation(candidate_id=candidate.id, losses=losses, step_seconds=(), bytes_sent=0, spent=spent)
+        controller.tell(told)
+
+    assert "1e-08, by the lowest rate that may be used (1.71e-12 is usual for a loss of" in controller.decide().reason

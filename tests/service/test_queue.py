@@ -486,6 +486,12 @@ def test_a_job_that_was_paused_for_another_starts_behind_it(project, workers):
     assert (places(decided), started(decided), decided.pause) == (["h", "a"], ["h"], ())
 
 
+def test_a_clock_that_was_set_back_leaves_a_job_behind_the_one_that_it_was_paused_for():
+    decided = decide([made_way(project="red"), job("h", workers=8, not_before=NOW + HOUR_S)])
+
+    assert (places(decided), started(decided)) == (["h", "a"], ["h"])
+
+
 def test_a_job_that_was_paused_for_another_leaves_it_the_room_that_others_are_about_to_give_back():
     leaving = runs("r", workers=4, priority=Priority.LOW, may_pause=False, is_leaving=True)
 
@@ -588,6 +594,14 @@ def test_a_job_that_cannot_start_now_holds_up_nobody(stuck):
 
     assert started(decided) == ["b"]
     assert kinds(decided)["a"] in (WaitKind.NEVER, WaitKind.BACK_OFF)
+
+
+@pytest.mark.parametrize(("ahead_s", "starts"), [(1.0, False), (60.0, False), (HOUR_S, True)])
+def test_a_clock_that_was_set_back_holds_up_no_job_after_lost_attempts(ahead_s, starts):
+    decided = decide([job("a", attempt=2, not_before=NOW + ahead_s)])
+
+    assert started(decided) == (["a"] if starts else [])
+    assert kinds(decided)["a"] is (WaitKind.STARTS if starts else WaitKind.BACK_OFF)
 
 
 def test_the_order_in_which_running_jobs_are_told_decides_nothing():

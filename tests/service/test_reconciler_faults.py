@@ -536,6 +536,21 @@ def test_a_disk_that_stays_full_has_no_room_of_the_cluster_kept_for_its_job(stor
     assert state_of(store, kept) == ("queued", "waits for room on the cluster")
 
 
+def test_a_clock_that_was_set_back_gives_no_room_to_a_job_that_the_storage_refuses(store, tick, kept, now):
+    def back_off(session):
+        jobs.locked(session, kept).not_before = now[0] + 3600  # set before the clock was
+
+    store.attempts.lose(kept, 1, reason="a worker failed: no space left on device")
+    store._db.write(back_off)
+    other = store.add_job(with_workers(8))[0].id
+
+    tick(3)
+    tick(1)
+
+    assert state_of(store, other)[0] == "starting"
+    assert "has less than the 0.003 GB free" in state_of(store, kept)[1]
+
+
 def test_none_is_paused_for_trials_whose_checkpoints_the_disk_cannot_take_side_by_side(
     store, tick, free, now, monkeypatch
 ):

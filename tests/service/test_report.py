@@ -238,3 +238,20 @@ def test_a_cost_counts_all_workers_in_every_way_that_they_were_used() -> None:
     assert (both.worker_hours, both.gigabytes, both.money) == (2.0, 16.0, pytest.approx(2.6))
     assert (known.worker_hours, known.gigabytes) == (2.0, 5.0 + 2 * 2.0)
     assert hours.money == 1.0
+
+
+@pytest.mark.parametrize(("ended_early", "begin"), [(True, "ended early, after 10 steps: "), (False, "")])
+def test_a_run_that_was_never_measured_says_so_and_not_that_it_did_not_improve(ended_early: bool, begin: str) -> None:
+    unmeasured = trial("tuned", 0, None).model_copy(update={"ended_early": ended_early})
+
+    found, other = made(unmeasured, trial("dense", 0, 0.4), curves={"tuned.0": [None] * 3, "dense.0": [0.4]}).trials
+
+    said = "the validation loss was not finite in any evaluation: look for NaN in the validation data"
+    assert (found.notes, other.notes) == ((f"{begin}{said}",), ())
+
+
+@pytest.mark.parametrize("curve", [[], [None, 0.4]])
+def test_a_run_with_a_finite_evaluation_or_none_yet_was_not_never_measured(curve: list[float | None]) -> None:
+    found = made(trial("tuned", 0, 0.4), trial("dense", 0, 0.4), curves={"tuned.0": curve, "dense.0": [0.4]})
+
+    assert found.trials[0].notes == ()

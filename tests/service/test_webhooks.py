@@ -213,6 +213,18 @@ def test_a_try_that_nobody_noted_is_made_again_as_the_same_message(store, settin
     assert [headers["webhook-id"] for _, headers, _ in target.got] == [lost.id]
 
 
+@pytest.mark.parametrize("num_tried", [0, 1])
+def test_a_clock_that_is_set_back_holds_up_no_message(store, clock, num_tried):
+    store.cancel(store.add_job(spec_for("http://slow.example/"))[0].id)
+    for _ in range(num_tried):
+        [tried] = store.due_messages()
+        store.note_message(tried.id, fault="no answer", is_final=False)
+
+    clock.now -= 3600.0
+
+    assert len(store.due_messages()) == 1
+
+
 def test_a_target_that_fails_is_tried_again_and_given_up_at_last(store, settings, clock, target):
     target.statuses = [500] * 99
     store.cancel(store.add_job(spec_for(target.url))[0].id)

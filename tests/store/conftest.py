@@ -3,6 +3,7 @@
 Every test here runs on SQLite and on PostgreSQL; what is about one of them alone says so with `only`.
 """
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -63,6 +64,22 @@ def store(settings: Settings, clock: Clock) -> Iterator[Store]:
     store = Store.open(settings, clock=clock)
     yield store
     store.close()
+
+
+@pytest.fixture
+def replicas(settings: Settings, store: Store, clock: Clock) -> Iterator[tuple[Store, Store]]:
+    """Two replicas over one PostgreSQL; the first is `store`."""
+    other = Store.open(of_a_replica(settings), clock=clock)
+    yield store, other
+    other.close()
+
+
+def of_a_replica(settings: Settings, **changes: Any) -> Settings:
+    """Return the settings of another replica: a state dir of its own, with the secret and the storage of `settings`."""
+    folder = settings.state_dir.with_name("replica")
+    folder.mkdir()
+    shutil.copy(settings.state_dir / "secret", folder)
+    return settings.model_copy(update={"state_dir": folder, "storage_url": settings.resolved_storage_url} | changes)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from tests.support.reported import finished, points
 
 AT_ONCE, LATER = Divergence(step=0, learning_rate=0.1), Divergence(step=120, learning_rate=30.0)
 ALWAYS = Divergence(step=150, learning_rate=0.025, learning_rates=(0.4, 0.1, 0.025))
+LOWEST = Divergence(step=120, learning_rate=1e-8)
 
 
 def _end(driver, *divergences):
@@ -25,6 +26,7 @@ def _end(driver, *divergences):
         (AT_ONCE, ("at step 0, before any update", "Look at the loss and at the data")),
         (LATER, ("at step 120", "the learning rate, 30, is too high")),
         (ALWAYS, ("at step 150, at the learning rates 0.4, 0.1 and 0.025", "the data of that step")),
+        (LOWEST, ("at step 120, even at 1e-08", "Scale the inputs and the targets to about 1, or give `clip`")),
     ],
 )
 def test_a_job_that_diverged_fails_without_another_attempt_and_says_where(store, driver, divergence, words):

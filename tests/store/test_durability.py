@@ -46,9 +46,10 @@ def test_a_closed_store_reopens_with_everything(settings, clock, spec):
         reopened.close()
 
 
-@only("sqlite")
-def test_a_second_opener_is_refused_with_the_pid_of_the_first(store, settings):
-    with pytest.raises(Unavailable, match=str(os.getpid())):
+def test_a_second_opener_of_a_state_dir_is_refused_with_the_pid_of_the_first(store, settings, database_url):
+    remedy = "; or give this replica a WIRETUNE_STATE_DIR of its own" if database_url else ""
+
+    with pytest.raises(Unavailable, match=f"in use by process {os.getpid()} .*; use that one, or stop it{remedy}$"):
         Store.open(settings)
 
 
@@ -120,6 +121,13 @@ def test_a_state_dir_that_cannot_be_made_is_refused_by_its_variable(tmp_path):
 
     with pytest.raises(Unavailable, match=r"file/state: Not a directory; check WIRETUNE_STATE_DIR"):
         Store.open(Settings(state_dir=tmp_path / "file" / "state"))
+
+
+def test_a_state_dir_that_cannot_be_locked_is_refused_by_its_variable(settings):
+    (settings.state_dir / "service.lock").mkdir(parents=True)
+
+    with pytest.raises(Unavailable, match=r"cannot lock .*service\.lock: Is a directory; check WIRETUNE_STATE_DIR"):
+        Store.open(settings)
 
 
 def test_a_closed_store_refuses_reads_and_writes(settings):

@@ -3,7 +3,6 @@
 import pytest
 
 from service.control import events, jobs
-from service.control.store import Store
 from service.errors import IllegalTransition, OutOfSequence
 from service.job.states import JobState
 from service.wire.events import EventKind
@@ -203,8 +202,8 @@ def test_the_bell_rings_for_what_is_told_alone(store, driver):
 
 
 @only("postgresql")
-def test_an_event_never_appears_behind_a_later_one_of_another_replica(store, settings, clock, spec, pool):
-    other = Store.open(settings, clock=clock)
+def test_an_event_never_appears_behind_a_later_one_of_another_replica(replicas, clock, spec, pool):
+    store, other = replicas
     job_id = store.add_job(spec)[0].id
     before = store.newest_event()
     with other._db._writer._sessions.begin() as session:  # it has its id, and commits late
@@ -217,12 +216,11 @@ def test_an_event_never_appears_behind_a_later_one_of_another_replica(store, set
     assert second.result(PATIENCE_S)
     found = store.events(before).events
     assert [event.data["reason"] for event in found] == ["first", ""]
-    other.close()
 
 
 @only("postgresql")
-def test_a_reader_of_two_busy_replicas_sees_every_event_once(store, settings, clock, spec, pool):
-    other = Store.open(settings, clock=clock)
+def test_a_reader_of_two_busy_replicas_sees_every_event_once(replicas, spec, pool):
+    store, other = replicas
     num_jobs = 60
     writing = [pool.submit(lambda r=r: [r.add_job(spec) for _ in range(num_jobs // 4)]) for r in (store, other) * 2]
 
@@ -234,4 +232,3 @@ def test_a_reader_of_two_busy_replicas_sees_every_event_once(store, settings, cl
 
     assert [each.exception(PATIENCE_S) for each in writing] == [None] * 4
     assert len(seen) == len(set(seen)) == num_jobs
-    other.close()

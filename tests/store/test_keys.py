@@ -12,7 +12,6 @@ from service.control.access.keyring import CODE_S, MAX_SESSION_S, SESSION_S
 from service.control.access.rules import LOCAL, Principal
 from service.control.models import Base, SessionRow
 from service.control.processes import wait_until
-from service.control.store import Store
 from service.errors import Forbidden, InvalidJob, KeyGone, NotFound, Unauthorized
 from service.wire.access import IssuedKey, NewKey, Role
 from tests.store.conftest import only
@@ -350,11 +349,10 @@ def test_pages_of_the_audit_log_follow_each_other_without_gap_or_double(store, s
 
 
 @only("postgresql")
-def test_of_replicas_that_start_at_once_one_makes_the_key_that_all_are_given(store, settings, clock, pool):
+def test_of_replicas_that_start_at_once_one_makes_the_key_that_all_are_given(replicas, pool):
     given = "wt_" + "5" * 64
-    other = Store.open(settings, clock=clock)
+    store, other = replicas
     list(pool.map(lambda replica: replica.adopt_key("first", given), [store, other] * 8))
-    other.close()
 
     [made] = [each for each in store.keyring.audit(limit=50).entries if each.action == "createKey"]
     assert store.keyring.holder(given).key_id == made.target

@@ -165,9 +165,10 @@ def test_a_jobs_result_is_the_best_of_its_trials_by_its_own_metric(store, make_s
     assert ids(store, order=JobOrder.RESULT_DOWN) == [low, high]
 
 
-def test_a_job_that_goes_on_or_failed_has_no_result(store, make_spec, succeed):
+def test_a_job_that_goes_on_or_failed_has_no_result(store, make_spec, succeed, begin):
     extended = succeed(make_spec(), 0.05)
     store.extend(extended, caps=Budget(steps=200))
+    begin(extended)
     failed = succeed(make_spec(), 0.05, outcome="diverged")
 
     assert {job.id: job.result for job in store.jobs().jobs} == {extended: None, failed: None}

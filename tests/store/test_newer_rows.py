@@ -43,7 +43,7 @@ def rewrite(store):
     return rewrite
 
 
-def test_a_result_of_a_later_release_is_shown_and_extended(store, driver, rewrite):
+def test_a_result_of_a_later_release_is_shown_and_extended(store, driver, begin, rewrite):
     driver.decide(0, first_step=0)
     steady = Checkpointed(trial_id=driver.trial_id, stage=0, step=5, bill=PAID, resume={}, steady=True)
     driver.send(steady, stream=driver.trial_id)
@@ -58,6 +58,7 @@ def test_a_result_of_a_later_release_is_shown_and_extended(store, driver, rewrit
     assert store.comparison([driver.job_id]).jobs
     assert store.schedules(driver.job_id)[0].num_steps == 30
     store.extend(driver.job_id, store.job(driver.job_id).spec.budget.model_copy(update={"steps": 200}))
+    begin(driver.job_id)
     assert store.stages(driver.job_id)[0].num_steps is None
 
 

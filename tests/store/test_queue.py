@@ -10,7 +10,6 @@ from service.control.queue.capacity import Node, Shape, Size
 from service.control.queue.order import HALF_LIFE_S
 from service.control.queue.queued import Start
 from service.control.queue.quotas import QuotaBook
-from service.control.store import Store
 from service.errors import IllegalTransition, NotFound, QueueFull
 from service.job.priority import Priority
 from service.job.spec import JobSpec
@@ -166,8 +165,8 @@ def test_no_attempt_begins_beyond_the_room_or_a_quota(store, make_spec):
 
 
 @only("postgresql")
-def test_of_two_replicas_that_start_jobs_at_once_none_exceeds_the_room(store, settings, clock, make_spec, pool):
-    other = Store.open(settings, clock=clock)
+def test_of_two_replicas_that_start_jobs_at_once_none_exceeds_the_room(replicas, make_spec, pool):
+    store, other = replicas
     ids = [store.add_job(make_spec(name=f"j{number}"))[0].id for number in range(6)]
     for replica in (store, other):
         assert set(known(replica)) == set(ids)
@@ -183,14 +182,13 @@ def test_of_two_replicas_that_start_jobs_at_once_none_exceeds_the_room(store, se
         return True
 
     begun = list(pool.map(start, range(6)))
-    other.close()
 
     assert begun.count(True) == 2  # of two workers each
 
 
 @only("postgresql")
-def test_of_two_replicas_that_take_jobs_at_once_none_exceeds_what_a_quota_lets_wait(store, settings, clock, spec, pool):
-    other = Store.open(settings, clock=clock)
+def test_of_two_replicas_that_take_jobs_at_once_none_exceeds_what_a_quota_lets_wait(replicas, spec, pool):
+    store, other = replicas
     store.quotas.set(QuotaKind.OWNER, "*", QuotaLimits(waiting=1), by=LOCAL)
 
     def submit(number):
@@ -199,7 +197,6 @@ def test_of_two_replicas_that_take_jobs_at_once_none_exceeds_what_a_quota_lets_w
             return (store, other)[number % 2].add_job(spec, by=by)
 
     list(pool.map(submit, range(32)))
-    other.close()
 
     assert sorted(job.owner for job in known(store).values()) == sorted(f"owner {number}" for number in range(16))
 

@@ -238,12 +238,13 @@ def test_a_report_follows_a_trial_over_an_extension(store, driver, begin):
     completed(0.5)
     seen = [store.report(driver.job_id).trials[0].validation_loss]
     store.extend(driver.job_id, Budget(steps=200))
-    seen.append(store.report(driver.job_id).trials[0].outcome)
+    seen.append(store.report(driver.job_id).trials[0].validation_loss)
     driver = begin(driver.job_id)
     driver.start()
+    seen.append(store.report(driver.job_id).trials[0].outcome)
     completed(0.25)
 
-    assert [*seen, store.report(driver.job_id).trials[0].validation_loss] == [0.5, None, 0.25]
+    assert [*seen, store.report(driver.job_id).trials[0].validation_loss] == [0.5, 0.5, None, 0.25]
 
 
 @pytest.mark.parametrize("direction", ["min", "max"])

@@ -16,17 +16,10 @@ from service.control.store import Store
 from service.errors import IllegalTransition, OutOfSequence, Unavailable, WiretuneError
 from service.job.states import JobState
 from service.wire.records import AttemptFinished, Batch, Control, MetricPoints
-from tests.store.conftest import Group, only
+from tests.store.conftest import Group, of_a_replica, only
 from tests.support.patience import PATIENCE_S
 
 pytestmark = only("postgresql")
-
-
-@pytest.fixture
-def replicas(settings, store, clock):
-    other = Store.open(settings, clock=clock)
-    yield store, other
-    other.close()
 
 
 def at_once(*calls: Callable[[], object]) -> list[object]:
@@ -217,7 +210,7 @@ def test_no_replica_waits_or_is_waited_for_without_end(store):
 
 def test_a_row_that_another_replica_holds_too_long_is_refused_and_the_operator_sets_how_long(store, settings, driver):
     url = make_url(settings.database_url).update_query_dict({"options": "-c lock_timeout=50"})
-    own = settings.model_copy(update={"database_url": url.render_as_string(hide_password=False)})
+    own = of_a_replica(settings, database_url=url.render_as_string(hide_password=False))
     impatient = Store.open(own)
 
     with store._db.engine.begin() as connection:

@@ -278,7 +278,9 @@ def test_a_trial_in_its_last_stage_is_named(store, driver):
 
 @only("sqlite")
 @pytest.mark.parametrize(("until", "is_last"), [(100, True), (60, False)])
-def test_a_stage_that_an_extended_job_opens_again_is_the_last_if_it_lasted_to_the_end(store, driver, until, is_last):
+def test_a_stage_that_an_extended_job_opens_again_is_the_last_if_it_lasted_to_the_end(
+    store, driver, begin, until, is_last
+):
     decided = decision(0).model_copy(update={"commit_until": Allowance(steps=until)})
     driver.decide(0, first_step=0, decision=decided)
     steady = Checkpointed(trial_id=driver.trial_id, stage=0, step=50, bill=Bill(), resume={}, steady=True)
@@ -291,5 +293,6 @@ def test_a_stage_that_an_extended_job_opens_again_is_the_last_if_it_lasted_to_th
     driver.send(AttemptFinished(outcome="succeeded"))
 
     store.extend(driver.job_id, Budget(steps=200))
+    begin(driver.job_id)
 
     assert bool(store.steering(driver.job_id).notes) == is_last

@@ -373,6 +373,27 @@ def test_a_job_whose_every_sample_failed_has_failed_and_a_retry_trains_them_agai
     assert [(each.outcome, each.failure) for each in store.trials(job_id)] == [("completed", None), *[(None, None)] * 2]
 
 
+def test_a_retry_of_a_stopped_sweep_goes_on_with_what_the_stop_ended_and_with_no_pruned_sample(
+    store: Store, swept: Any, begin: Any
+) -> None:
+    driver = begin(job_id := swept(samples=3))
+    _, first, second, third = ids(store, job_id)
+    for each in (first, second, third):
+        start(driver, each)
+    for each, value in ((first, 0.1), (second, 0.9)):
+        driver.send(rung(each, 0, value), stream=each)
+    store.stop(job_id)
+    for each in (first, second):
+        driver.send(finished(each, stopped=True), stream=each)
+    store.attempts.lose(job_id, 1, reason="lost")
+    begin(job_id)
+    assert store.attempts.lose(job_id, 2, reason="lost").state is JobState.FAILED
+
+    store.retry(job_id)
+
+    assert [each.outcome for each in store.trials(job_id)] == [None, None, "completed", None]
+
+
 def test_a_pruned_and_a_failed_sample_without_checkpoints_do_not_keep_the_others_from_more_budget(
     store: Store, swept: Any, begin: Any
 ) -> None:

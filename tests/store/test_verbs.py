@@ -256,6 +256,56 @@ def test_a_resume_keeps_a_stop_and_a_retry_takes_it_back(store, driver, begin, v
     assert (store.attempts.brief(driver.job_id, 2).control is Control.STOP) == is_held
 
 
+def lose_all(store, driver, begin):
+    """Lose the attempts of a driver's job, without progress, until none is left."""
+    number = driver.number
+    while store.attempts.lose(driver.job_id, number, reason="its driver failed").state is not JobState.FAILED:
+        number = begin(driver.job_id).number
+
+
+@only("sqlite")
+@pytest.mark.parametrize(("steady", "expected"), [(None, 40), (30, 30)])
+def test_a_retry_takes_a_stop_back_from_the_trials_that_it_ended(store, make_spec, begin, steady, expected):
+    driver = begin(store.add_job(make_spec(seeds=[0, 1, 2]))[0].id)
+    driver.start()
+    stopped, whole, _ = (trial.trial_id for trial in store.trials(driver.job_id))
+    driver.send(finished(whole), stream=whole)
+    driver.decide(0, first_step=0)
+    if steady is not None:
+        kept = {"stage": 0, "step": steady, "bill": Bill(steps=steady), "resume": {"at": steady}, "steady": True}
+        driver.send(Checkpointed(trial_id=stopped, **kept), stream=stopped)
+    store.stop(driver.job_id)
+    driver.close(0, step=40, num_steps=40, bill=Bill(steps=40), resume={"at": 40})
+    driver.send(finished(stopped, bill=Bill(steps=40), stopped=True), stream=stopped)
+    lose_all(store, driver, begin)
+
+    store.retry(driver.job_id)
+
+    number = begin(driver.job_id).number
+    brief = store.attempts.brief(driver.job_id, number)
+    assert [(point.finished, point.resume) for point in brief.trials] == [
+        (False, {"at": expected}), (True, None), (False, None),
+    ]  # fmt: skip
+    assert store.trials(driver.job_id)[0].step == expected
+    assert (brief.control, brief.spec.budget) == (Control.RUN, Budget(steps=100))
+
+
+@only("sqlite")
+def test_a_retry_of_a_stopped_job_needs_the_checkpoints_of_the_trials_that_the_stop_ended(store, driver, begin):
+    url = f"{store.storage.attempt_url(driver.job_id, 1)}/000001-step-40"
+    store.stop(driver.job_id)
+    driver.decide(0, first_step=0)
+    driver.close(0, step=40, num_steps=40, bill=Bill(steps=40), resume={"checkpoint": url})
+    driver.send(finished(driver.trial_id, stopped=True), stream=driver.trial_id)
+    lose_all(store, driver, begin)
+
+    with pytest.raises(CheckpointGone, match="clone the job"):
+        store.retry(driver.job_id)
+
+    store.storage.write(f"{url}/manifest.json", b"{}")
+    assert store.retry(driver.job_id).state is JobState.QUEUED
+
+
 @only("sqlite")
 @pytest.mark.parametrize("verb", ["retry", "resume"])
 def test_a_job_that_goes_on_has_all_its_attempts_again(store, driver, begin, verb):
@@ -373,6 +423,7 @@ def test_a_run_at_its_target_is_not_extended(store, make_spec, begin):
 
     reason = store.extend(job.id, Budget(steps=1000)).reason
     assert reason == "extended by first: `tuned.0` goes on from its end, step 30"
+    begin(job.id)
     assert [trial.outcome for trial in store.trials(job.id)] == [None, "completed"]
     with pytest.raises(InvalidJob, match=r"no trial is short of `objective\.target`"):
         store.extend(both.id, Budget(steps=1000))

@@ -1,6 +1,6 @@
 """What ranks built is compared by a few numbers, which tell other data from data that were rounded otherwise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, Subset
 
 from tests.trainers.own_models import Regression
 from trainers.training import likeness
+from trainers.training.call_results import Built
 from trainers.training.likeness import Likeness
 from trainers.workload import WorkloadError
 
@@ -78,6 +79,10 @@ def built(data: Any, *, loader_processes: int = 0) -> Likeness:
     return likeness.of(nn.Identity(), workload, torch.device("cpu"))
 
 
+def require_alike(ranks: Sequence[Likeness]) -> None:
+    likeness.require_alike("the workers", [Built(likeness=each) for each in ranks])
+
+
 def flipped_now_and_then(seed: int, chance: float) -> Made:
     draw = np.random.default_rng(seed)
     return Made(lambda index: -FEATURES[index:] if draw.random() < chance else FEATURES[index:])
@@ -90,15 +95,20 @@ def test_ranks_that_augment_now_and_then_from_generators_of_their_own_are_alike(
     ranks = [built(flipped_now_and_then(seed, chance)) for seed in range(20)]
 
     for rank in ranks:
-        likeness.require_alike("the workers", ["", ""], [ranks[0], rank])
+        require_alike([ranks[0], rank])
 
     assert not caplog.records
+
+
+@pytest.mark.parametrize("sample", [np.arange(3, dtype=">f4"), np.arange(3, dtype=np.longdouble)], ids=str)
+def test_samples_that_torch_cannot_read_until_they_are_collated_are_not_compared(sample: Any):
+    assert built(Made(lambda index: sample))["samples of `training`"] == []
 
 
 def test_samples_that_one_rank_alone_finds_random_are_not_compared(caplog: pytest.LogCaptureFixture):
     ranks = [built(Made(lambda index: FEATURES[index:])), built(flipped_now_and_then(0, chance=0.5))]
 
-    likeness.require_alike("the workers", ["", ""], ranks)
+    require_alike(ranks)
 
     assert not caplog.records
 
@@ -106,7 +116,7 @@ def test_samples_that_one_rank_alone_finds_random_are_not_compared(caplog: pytes
 def test_samples_that_differ_are_told_and_not_refused(caplog: pytest.LogCaptureFixture):
     ranks = [built(Made(lambda index, scale=scale: scale * FEATURES[index:])) for scale in (1, 2)]
 
-    likeness.require_alike("the workers", ["", ""], ranks)
+    require_alike(ranks)
 
     assert "read different data (samples of `training`, samples of `validation` differ)" in caplog.text
 
@@ -120,8 +130,8 @@ def test_another_split_is_refused_also_where_loader_processes_read_the_samples(l
     ]
 
     with pytest.raises(WorkloadError, match="the split of `training`, the split of `validation` differ"):
-        likeness.require_alike("the workers", ["", ""], ranks)
-    likeness.require_alike("the workers", ["", ""], [ranks[0], ranks[0]])
+        require_alike(ranks)
+    require_alike([ranks[0], ranks[0]])
 
 
 def test_what_loader_processes_read_is_not_opened_before_they_start():

@@ -64,6 +64,18 @@ def test_the_page_measures_an_accuracy_and_a_number_of_every_step(tmp_path: Path
     assert len(certainty) == 100 and 0.5 <= certainty[0] < certainty[-1] <= 1
 
 
+def test_the_page_ranks_tumours_by_an_auc_of_the_whole_set(tmp_path: Path):
+    (tmp_path / "ranked.py").write_text(code_of("docs/own_model.md") + code_of("docs/own_model.md", "class Ranked"))
+    workload = OwnWorkload(factory="ranked:Ranked", path=str(tmp_path))
+    replica = Replica(
+        ReplicaConfig(workload=workload, optimizer=ScheduleFreeSgdConfig(), exchange=NoneConfig()), 0, 1, device="cpu"
+    )
+
+    replica.run(Segment(num_steps=50, learning_rate=0.5))
+
+    assert 0.95 < replica.evaluate().metrics["auc"] <= 1
+
+
 def test_the_stream_of_the_page_deals_its_rows_to_the_ranks_and_goes_on_from_any_step(tmp_path: Path):
     names = dict[str, Any]()
     exec(code_of("docs/own_model.md", "class Rows"), names)

@@ -1,5 +1,6 @@
 """A rehearsal trains a workload like a job, or says in one sentence why that is impossible."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,71 @@ class Unsized(Regression):
         self.training = iter(())
 
 
+class Raw(Regression):
+    """Inputs so large that a high learning rate diverges at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inputs, targets = self.training.tensors
+        self.training = TensorDataset(1e3 * inputs, targets)
+
+    def model(self) -> nn.Module:
+        return nn.Linear(6, 1)
+
+
+class Undefined(Regression):
+    """Its metric is not a number until it has trained so many times."""
+
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self.until, self.num_losses = until, 0
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.num_losses += torch.is_grad_enabled()
+        return super().loss(model, batch)
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        unknown = torch.tensor(torch.nan if self.num_losses < self.until else 1.0)
+        return {"loss": self.loss(model, batch), "mae": unknown}
+
+
+class WithoutTargets(Regression):
+    """A validation target is missing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.validation.tensors[1][7] = torch.nan
+
+
+class OnceTrained(Regression):
+    """The loss of a trained model overflows on validation samples, that of a new one does not."""
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        is_new = torch.equal(model[0].weight, self.first)
+        return {"loss": torch.tensor(1.5 if is_new else torch.inf), "mae": torch.zeros(())}
+
+    def model(self) -> Any:
+        model: Any = super().model()
+        self.first = model[0].weight.detach().clone()
+        return model
+
+
 def factory(width: int, names: tuple[str, ...] = ("a",), rate: float = float("nan"), *, deep: bool = False) -> Workload:
     raise NotImplementedError
 
 
-def rehearsed(workload: Workload | None = None, *, exchange: Any = None, **parts: Any) -> Rehearsed:
+def rehearsed(
+    workload: Workload | None = None,
+    *,
+    exchange: Any = None,
+    lowest_rate: float | None = None,
+    metric: str | None = None,
+    **parts: Any,
+) -> Rehearsed:
     named = OwnWorkload(factory="own_models:Regression", path=HERE)
     common = {"workload": named, "optimizer": SgdConfig(learning_rate=0.01), "exchange": exchange or NoneConfig()}
     config = ReplicaConfig.model_validate(common | parts)
-    return rehearse(config, 2, lambda doing: None, workload)[1]
+    return rehearse(config, 2, lambda doing: None, workload, lowest_rate=lowest_rate, metric=metric)[1]
 
 
 def test_it_trains_and_evaluates_what_the_job_names() -> None:
@@ -96,6 +153,50 @@ def test_all_drawn_blocks_count_as_trained() -> None:
 def test_what_cannot_be_trained_is_refused_with_the_remedy(workload: type[Workload], said: str) -> None:
     with pytest.raises(WorkloadError, match=said):
         rehearsed(workload())
+
+
+def test_a_guess_that_diverges_is_a_remark_where_the_controller_searches_the_rate() -> None:
+    high = SgdConfig(learning_rate=1e3)
+
+    found = rehearsed(Raw(), optimizer=high, lowest_rate=1e-7)
+
+    [remark] = found.remarks
+    assert "after 2 steps at your guess, learning rate 1000, so these steps were taken at 1e-07" in remark
+    assert len(found.losses) == 3 and found.losses[0] == pytest.approx(rehearsed(Raw()).losses[0])
+    with pytest.raises(WorkloadError, match="at learning rate 1000: give a lower one"):
+        rehearsed(Raw(), optimizer=high)
+
+
+def test_what_diverges_at_the_lowest_rate_too_is_refused() -> None:
+    with pytest.raises(WorkloadError, match="even at learning rate 500: look at `loss`, and scale the inputs"):
+        rehearsed(Raw(), optimizer=SgdConfig(learning_rate=1e3), lowest_rate=500.0)
+
+
+def test_a_guess_that_trains_has_no_remark() -> None:
+    assert rehearsed(lowest_rate=1e-5).remarks == ()
+
+
+def test_an_objective_that_is_never_finite_is_refused_with_the_field_that_makes_batches_larger() -> None:
+    with pytest.raises(WorkloadError, match=r"the validation mae, the objective, is nan .*`evaluation_batch_size`"):
+        rehearsed(Undefined(until=torch.inf), metric="mae")
+    with pytest.raises(WorkloadError, match=r"the validation loss, .* look in `validation` for values that are not"):
+        rehearsed(WithoutTargets(), metric="loss")
+
+
+def test_a_metric_that_is_not_the_objective_may_be_undefined() -> None:
+    assert rehearsed(Undefined(until=torch.inf), metric="loss").validation["loss"] > 0
+
+
+@pytest.mark.parametrize("workload", [Undefined(until=1), OnceTrained()])
+def test_an_objective_that_is_finite_of_the_new_model_or_after_some_steps_will_do(workload: Workload) -> None:
+    metric = "mae" if isinstance(workload, Undefined) else "loss"
+
+    assert rehearsed(workload, metric=metric).validation[metric] in (1.0, 1.5)
+
+
+def test_an_objective_that_the_workload_does_not_measure_is_refused() -> None:
+    with pytest.raises(WorkloadError, match=r"measures `loss` or `mae`, got `objective\.metric: accuracy`"):
+        rehearsed(metric="accuracy")
 
 
 def test_an_error_of_the_users_code_names_its_line() -> None:

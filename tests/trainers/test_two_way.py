@@ -17,6 +17,7 @@ from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
 from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
 from trainers.methods.optimizer.spec import FromExchangeConfig, LarsConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment
 from trainers.traffic import collectives, cost
@@ -212,6 +213,26 @@ def test_workers_of_drifting_exchanges_have_parameters_of_their_own(make_config)
     ]
 
     assert apart == [("liec_sgd",), ("cser",), ("local_sgd",), ()]
+
+
+@pytest.mark.parametrize(
+    ("parts", "averages", "may_differ", "apart_under"),
+    [
+        ({}, False, False, ()),
+        ({"sync": AccordionBatchConfig()}, False, False, ("accordion_batch",)),  # gradients are held, for a round
+        ({"exchange": CserConfig()}, False, True, ("cser",)),
+        ({"sync": LocalSgdConfig()}, True, True, ("local_sgd",)),
+    ],
+    ids=["every_step", "accordion_batch", "cser", "local_sgd"],
+)
+def test_ranks_that_average_parameters_those_that_may_differ_and_those_that_hold_back_are_told_apart(
+    make_config, parts, averages, may_differ, apart_under
+):
+    config = make_config(optimizer=SgdConfig(momentum=0.0), **parts)
+
+    assert (config.averages_parameters, config.parameters_may_differ) == (averages, may_differ)
+    assert config.apart_under == apart_under
+    assert not may_differ or config.apart_under == (config.differ_under,)
 
 
 @pytest.mark.parametrize(("max_interval", "apart"), [(1, ()), (2, ("zero_one_adam",))])

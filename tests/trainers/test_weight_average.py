@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tests.trainers import own_models
 from trainers.methods.optimizer.spec import AdamWConfig, ScheduleFreeSgdConfig
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
@@ -76,6 +77,28 @@ def test_before_its_first_state_the_weights_themselves_are_evaluated(make_config
 
     assert replica.evaluate(averaged=True) == replica.evaluate()
     assert not replica.evaluate().has_average
+
+
+def test_a_checkpoint_before_the_first_step_shows_what_room_later_ones_need(make_config: MakeConfig, tmp_path: Path):
+    replica, sizes = averaged(make_config(average=True)), list[int]()
+    for name in ("first", "later"):
+        replica.save(f"file://{tmp_path}/{name}")
+        sizes.append(sum(file.stat().st_size for file in (tmp_path / name).iterdir()))
+        run(replica, 2 * EVERY)
+
+    assert sizes[1] < 1.05 * sizes[0]
+
+
+def test_it_is_evaluated_where_a_loss_with_gradients_of_its_own_computes_the_statistics(make_config: MakeConfig):
+    class Penalised(own_models.Sloped):
+        def evaluate(self, model: Any, batch: Any) -> dict[str, Any]:
+            error = model(batch[0]) - batch[1]
+            return {"loss": error.square().mean(), "mae": error.abs().mean()}
+
+    replica = Replica(make_config(average=True), 0, 1, device="cpu", workload=Penalised(functional=False))
+    run(replica, EVERY)
+
+    assert replica.evaluate(averaged=True).averaged
 
 
 def test_training_does_not_see_it(make_config: MakeConfig):

@@ -32,7 +32,7 @@ from trainers.snapshot import LIVE
 from trainers.spec.workloads import OwnWorkload
 from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import Leader
-from wiretune.tuner import entries_of, space_of, steps_to_time
+from wiretune.tuner import entries_of, num_timed, space_of, steps_to_time
 
 STEPS = 200
 PERIODS = {"kind": "diloco", "period": [4, 32]}
@@ -562,6 +562,23 @@ def test_steps_are_timed_over_whole_rounds_unless_they_are_long(period: int, num
     assert steps_to_time(space) == num_steps
 
 
+@pytest.mark.parametrize(
+    ("config", "budget", "num_steps"),
+    [
+        (BoConfig(), Budget(seconds=60), 4),
+        (BoConfig(), Budget(steps=1000, bytes=10**9), 4),
+        (BoConfig(), Budget(steps=1000), 0),
+        (BoConfig(), Budget(steps=20, seconds=60), 0),  # 4 steps are a large part of 20
+        (FixedConfig(), Budget(seconds=60), 0),
+    ],
+    ids=["seconds", "bytes", "steps", "few steps", "no search"],
+)
+def test_steps_are_timed_where_a_search_asks_how_many_the_budget_has(config: Any, budget: Budget, num_steps: int):
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
+
+    assert num_timed(config, space, budget) == num_steps
+
+
 @pytest.mark.parametrize(("sync", "interval"), [("diloco", 8), ("streaming_diloco", 2)])
 def test_steps_are_timed_by_how_often_a_part_of_the_model_meets(
     monkeypatch: pytest.MonkeyPatch, sync: str, interval: int
@@ -981,7 +998,7 @@ def test_a_schedule_of_a_jobs_own_optimizer_multiplies_the_rates_of_all_groups()
 def test_gradients_that_a_closure_computes_later_tell_nothing_of_the_rate():
     parameter = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
-    signs = GradientSigns(optimizer, trains_apart=False)
+    signs = GradientSigns(optimizer, parameters_may_differ=False)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -1004,7 +1021,7 @@ def test_what_gradients_tell_is_saved_to_the_bit_whatever_the_parameters_type(dt
     torch.manual_seed(0)
     parameter = nn.Parameter(torch.randn(64, dtype=dtype))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
-    signs, resumed = (GradientSigns(optimizer, trains_apart=False) for _ in range(2))
+    signs, resumed = (GradientSigns(optimizer, parameters_may_differ=False) for _ in range(2))
     for _ in range(3):
         parameter.grad = torch.randn(64, dtype=dtype)
         optimizer.step()
@@ -1021,7 +1038,8 @@ def test_what_gradients_tell_is_saved_to_the_bit_whatever_the_parameters_type(dt
 def test_of_a_fused_optimizer_under_a_grad_scaler_only_what_it_steps_by_tells_something(clips: bool, overflows: bool):
     parameter = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=0.1, fused=True)
-    signs, scaler = GradientSigns(optimizer, trains_apart=False), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    signs = GradientSigns(optimizer, parameters_may_differ=False)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
     scaler.scale(parameter.sum() * (math.inf if overflows else 1.0)).backward()
     if clips:
@@ -1036,7 +1054,7 @@ def test_of_a_fused_optimizer_under_a_grad_scaler_only_what_it_steps_by_tells_so
 def test_a_sparse_gradient_tells_nothing_of_the_rate():
     table = nn.Embedding(4, 2, sparse=True)
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
-    signs = GradientSigns(optimizer, trains_apart=False)
+    signs = GradientSigns(optimizer, parameters_may_differ=False)
 
     for _ in range(2):
         optimizer.zero_grad()

@@ -133,6 +133,21 @@ class Connection:
         self._note_timing(started, parts, collectives.all_gather)
         return rows.to(tensor.device)
 
+    def gather(self, vector: Tensor, purpose: Purpose = "control") -> list[Tensor]:
+        """Return the ranks' vectors, of any lengths, on rank 0, which receives them in turn; [] on the others."""
+        if self.rank > 0:
+            for message in [torch.tensor([len(vector)]), *([vector] if len(vector) else [])]:
+                self.send(message, 0, {purpose: message.nbytes})
+            return []
+        started, vectors = self._now(vector), [vector]
+        for source in range(1, self.num_workers):
+            (length,) = self.receive(torch.empty(1, dtype=torch.int64), source).tolist()
+            vectors.append(self.receive(vector.new_empty(length), source) if length else vector.new_empty(0))
+        if received := sum(each.nbytes for each in vectors[1:]):
+            # Each source paces its own, but all of them pass the link of this rank.
+            self._pacer.finish(started, collectives.Traffic(0, 1, received))
+        return vectors
+
     def all_to_all(self, rows: Tensor, parts: BytesByPurpose) -> Tensor:
         """Send row i of `rows` `(N, n)` to rank i; returns what the ranks sent here, as rows `(N, n)`.
 

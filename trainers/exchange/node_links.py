@@ -5,6 +5,7 @@ import socket
 from collections.abc import Sequence
 from copy import copy
 from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import Self
 
@@ -102,6 +103,23 @@ class NodeLinks:
         """Overwrite `tensor` on all ranks with that of the first rank."""
         for connection in (self.between, self.within):
             connection.broadcast(tensor, LEADER, {purpose: tensor.nbytes})
+
+    def gather(self, vector: Tensor, purpose: Purpose = "control") -> list[Tensor]:
+        """Return the vectors of all ranks, of any lengths, by rank on the first one; [] on the others.
+
+        Each is sent to the leader of its node, and all of a node together to the first rank.
+        """
+        of_node = self.within.gather(vector, purpose)
+        if not self.leads:
+            return []
+        lengths = self.between.gather(torch.tensor([len(each) for each in of_node]), purpose)
+        joined = self.between.gather(torch.cat(of_node) if len(of_node) > 1 else vector, purpose)
+        vectors = [
+            part for node, sizes in zip(joined, lengths, strict=True) for part in torch.split(node, sizes.tolist())
+        ]
+        # Fewer vectors than ranks, if some are away: each is a node then, and the others keep their order.
+        ranks = [rank for node in self.topology.nodes for rank in node]
+        return [part for _, part in sorted(zip(ranks, vectors, strict=False), key=itemgetter(0))]
 
     def charge_sum(self, parts: BytesByPurpose) -> None:
         """Charge the ledgers for an `all_reduce_sum`; `parts` are the tensor's bytes by purpose."""

@@ -56,6 +56,21 @@ class ReplicaConfig(Config):
         return tuple(option for option in first if all(option in other for other in others))
 
     @property
+    def averages_parameters(self) -> bool:
+        """True where ranks average their parameters every few steps, and no gradients."""
+        return self.sync.payload == "parameters"
+
+    @property
+    def parameters_may_differ(self) -> bool:
+        """True where each rank has parameters of its own between two averages."""
+        return self.averages_parameters or self.exchange.drifts
+
+    @property
+    def differ_under(self) -> str:
+        """The kind of `sync` or `exchange` under which parameters may differ; for messages where they may."""
+        return self.sync.kind if self.averages_parameters else self.exchange.kind
+
+    @property
     def apart_under(self) -> tuple[str, ...]:
         """The choices that leave workers with parameters of their own: kinds of `sync` or `exchange`, options."""
         policies = () if isinstance(self.sync, EveryStepConfig) else (self.sync.kind,)

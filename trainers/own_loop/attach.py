@@ -47,7 +47,6 @@ from trainers.own_loop.attachable import (
     ddp_in,
     follows_rate,
     job_config,
-    parameters_may_differ,
     takes_backwards_for_steps,
     trained_parameters,
 )
@@ -170,8 +169,8 @@ class StepValues(NamedTuple):
 class Attached(Handle):
     """The handle of one model's exchange. Parameters and optimizer may differ by rank: each saves them, too.
 
-    What is not finite on one rank is so on all: a step leaves infinite gradients, which a GradScaler skips, and a
-    meeting leaves parameters that are not a number. No memory changes then. With `max_z` that rank goes on
+    What is not finite on one rank is so on all: a step leaves infinite gradients, which a GradScaler skips, and an
+    average leaves parameters that are not a number. No memory changes then. With `max_z` that rank goes on
     from the average of the others instead.
     """
 
@@ -188,53 +187,68 @@ class Attached(Handle):
         self.last: Exchanged | None = None  # outcome of the last step; None before the first
         self.chosen = StepValues()  # of the step to come
         self.own: dict[str, Tensor] = {}  # this rank's parameters and buffers, while the model is lent the mean
-        self.config, self.optimizer = config, optimizer
+        self.config, self.optimizer, self._model = config, optimizer, model
         # DDP's own all-reduce is all that is asked for
         self._is_plain = isinstance(config.exchange, NoneConfig) and node_links.share == 1
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
-        buffers = dict(model.named_buffers())
         self._held = {name: each.detach() for name, each in model.named_parameters()}  # frozen ones too
         self._trained = {name: self._held[name] for name in parameters}
         self._parameters = [*self._trained.values()]
         self._frozen = [each for each in model.parameters() if not each.requires_grad]
-        if ddp is None and node_links.num_ranks > 1:
-            everything = self._held | {name: each.detach() for name, each in buffers.items()}
-            for name in differing(everything, node_links):
-                node_links.tell(everything[name], "state")
-        names = {parameter: name for name, parameter in parameters.items()}
-        wrapped = Optimizer(OwnOptimizerConfig(), optimizer, names, brought=())
-        self._model, self._wrapped = model, wrapped
         # Detached, which tells `.data = ...`; a sparse one has no place in memory.
         self._buffers = {
-            name: each.detach() if each.layout is torch.strided else each for name, each in buffers.items()
+            name: each.detach() if each.layout is torch.strided else each for name, each in model.named_buffers()
         }
+        if ddp is None and node_links.num_ranks > 1:
+            self._take_over(node_links)
+        names = {parameter: name for name, parameter in parameters.items()}
+        self._wrapped = Optimizer(OwnOptimizerConfig(), optimizer, names, brought=())
         buffer = self._gradient_buffer()
-        self._sync = build.build(PolicyParts(config, wrapped, buffer, node_links, blocks.build(config, model, buffer)))
-        self._steps = Steps()
+        parts = PolicyParts(config, self._wrapped, buffer, node_links, blocks.build(config, model, buffer))
+        self._sync, self._steps = build.build(parts), Steps()
         shared, own = self._sync.divide({})
         super().__init__(
             shared | own | {"exchange": self._sync.exchange, "steps": self._steps},
             config.model_dump(mode="json", include={"exchange", "sync"}),
             node_links,
         )
-        frozen = {name: each for name, each in self._held.items() if name not in parameters}
-        trained: StateParts = {"parameters": Tensors(self._trained), "buffers": Buffers(buffers), "optimizer": wrapped}
-        self._state = State(
-            shared={}, own={**self._parts, **trained, "frozen": Tensors(frozen)}, on_host=["frozen"]
-        )  # a base model is frozen as an averaged teacher is, and may fill the device
-        self._hook = BucketHook(
-            [*names],
+        self._state = self._whole_state()
+        overlaps = ddp is not None and can_overlap(ddp, config.exchange, node_links)
+        self._hook = self._bucket_hook(buffer, scale, overlaps=overlaps)
+        self._reduces = False  # whether DDP all-reduces the next backward
+        self._undo: list[Callable[[], None]] = []
+        self._enter_loop(ddp)
+
+    def _take_over(self, node_links: NodeLinks) -> None:
+        """Take over rank 0's parameters and buffers, where they differ; collective."""
+        everything = self._held | self._buffers
+        for name in differing(everything, node_links):
+            node_links.tell(everything[name], "state")
+
+    def _whole_state(self) -> State:
+        """Return what a snapshot keeps: the exchange's memory, all parameters, buffers, and the optimizer."""
+        own: StateParts = {
+            **self._parts,
+            "parameters": Tensors(self._trained),
+            "buffers": Buffers(dict(self._model.named_buffers())),
+            "optimizer": self._wrapped,
+            "frozen": Tensors({name: each for name, each in self._held.items() if name not in self._trained}),
+        }
+        # A base model is frozen as an averaged teacher is, and may fill the device.
+        return State(shared={}, own=own, on_host=["frozen"])
+
+    def _bucket_hook(self, buffer: GradientBuffer, scale: Callable[[], float], *, overlaps: bool) -> BucketHook:
+        """Return what exchanges the gradients of a backward, which it collects in `buffer`."""
+        return BucketHook(
+            [each for each in self._model.parameters() if each.requires_grad],
             buffer,
             self._sync.gradients,
             scale=scale,
             learning_rate=self._rate,
             level=lambda: self.chosen.level,
-            once_a_step=takes_backwards_for_steps(config.exchange) and config.sync.payload == "gradient",
-            overlaps=ddp is not None and can_overlap(ddp, config.exchange, node_links),
+            once_a_step=takes_backwards_for_steps(self.config.exchange) and not self.config.averages_parameters,
+            overlaps=overlaps,
         )
-        self._reduces = False  # whether DDP all-reduces the next backward
-        self._undo: list[Callable[[], None]] = []
-        self._enter_loop(ddp)
 
     def _enter_loop(self, ddp: DistributedDataParallel | None) -> None:
         """Follow the loop's backwards and steps from now on."""
@@ -242,7 +256,7 @@ class Attached(Handle):
             self._enter_ddp(ddp)
             self._undo.append(bill_buffers(ddp, self.node_links).remove)
         if isinstance(self.optimizer, Together):
-            is_strict = parameters_may_differ(self.config) or takes_backwards_for_steps(self.config.exchange)
+            is_strict = self.config.parameters_may_differ or takes_backwards_for_steps(self.config.exchange)
             self._undo.append(self.optimizer.follow(is_strict=is_strict))
         self._undo.append(self.optimizer.register_step_post_hook(self._advance).remove)
         _ATTACHED.add(self)
@@ -251,7 +265,7 @@ class Attached(Handle):
         """Return the buffer that the hook fills. Where nothing goes through the hook, it has shapes and no memory."""
         shapes, device = [tuple(each.shape) for each in self._parameters], self._parameters[0].device
         words = None
-        if self.config.sync.payload == "parameters" or self._is_plain:  # torch refuses to write to these
+        if self.config.averages_parameters or self._is_plain:  # torch refuses to write to these
             words = torch.zeros((), device=device).expand(LEAD + sum(map(math.prod, shapes)))
         return GradientBuffer(shapes, self.config.exchange, device, words=words)
 
@@ -294,18 +308,18 @@ class Attached(Handle):
                 handle._count()
 
         _GROUPS.add(ddp.process_group)
-        trains_apart = self.config.sync.payload == "parameters"
-        if self._is_plain and not trains_apart:
+        averages_parameters = self.config.averages_parameters
+        if self._is_plain and not averages_parameters:
             self._undo.append(ddp.register_forward_hook(note_forward).remove)
             trained = [each for each in ddp.parameters() if each.requires_grad]
             self._undo += [each.register_hook(count).remove for each in trained]  # type: ignore[no-untyped-call]
             return
-        if not trains_apart:
+        if not averages_parameters:
             check_sparse(ddp)
         outlet = outlet_of(ddp)
-        outlet.plug(_keep if trains_apart else self._hook.on_bucket)
+        outlet.plug(_keep if averages_parameters else self._hook.on_bucket)
         broadcasts, is_silenced = ddp.broadcast_buffers, False
-        if trains_apart:
+        if averages_parameters:
             ddp.broadcast_buffers = False  # buffers are each rank's own, as in a job
             if ddp.find_unused_parameters and not ddp.static_graph:
                 # As in `no_sync`, or DDP would sum which parameters were used in each backward, hook or not. The hook
@@ -334,7 +348,7 @@ class Attached(Handle):
         """Count a step of the optimizer, and let the ranks meet if it is time to.
 
         Raises RuntimeError if the model trains what it did not when it was attached: nobody exchanges that. So it does
-        at a meeting, if the model has replaced a parameter.
+        at an average, if the model has replaced a parameter.
         """
         if any(each.requires_grad for each in self._frozen):
             raise RuntimeError(
@@ -378,7 +392,7 @@ class Attached(Handle):
         floating-point buffers.
         """
         self.settle()
-        if not parameters_may_differ(self.config):
+        if not self.config.parameters_may_differ:
             return {}
         trained: dict[str, Tensor] = {}
         if self._sync.is_apart:
@@ -454,7 +468,7 @@ class Attached(Handle):
     @torch.no_grad()
     def _lend_to(self, other: nn.Module) -> list[tuple[Tensor, Tensor]]:
         """Put the means of the ranks in `other`; returns each tensor that has changed, with a copy from before."""
-        if not parameters_may_differ(self.config):
+        if not self.config.parameters_may_differ:
             return []
         held = {name: each.detach() for name, each in other.named_parameters()}
         live = held | dict(other.named_buffers())

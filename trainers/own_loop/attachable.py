@@ -89,9 +89,9 @@ def ddp_in(model: nn.Module) -> DistributedDataParallel | None:
 
 def check_ddp(ddp: DistributedDataParallel | None, model: nn.Module, config: ReplicaConfig) -> None:
     """Raise ValueError unless `ddp` is there where its hook is needed, of all ranks, and free for the exchange."""
-    trains_apart, num_workers = config.sync.payload == "parameters", num_ranks()
+    num_workers = num_ranks()
     needs_ddp = num_workers > 1 or isinstance(config.exchange, UpdateConfig)
-    if ddp is None and needs_ddp and not trains_apart:
+    if ddp is None and needs_ddp and not config.averages_parameters:
         raise ValueError(
             f"`model` must be a DistributedDataParallel, which exchanges gradients in every step, got "
             f"{type(model).__name__}: wrap it, or give `sync={{'kind': 'diloco'}}`"
@@ -106,7 +106,7 @@ def check_ddp(ddp: DistributedDataParallel | None, model: nn.Module, config: Rep
         check_free(ddp)
     if ddp is not None and ddp.process_group.size() != num_workers:
         raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
-    if ddp is None or trains_apart:
+    if ddp is None or config.averages_parameters:
         return
     check_unused(ddp, config.exchange)
     within = {*ddp.parameters()}
@@ -120,11 +120,9 @@ def check_ddp(ddp: DistributedDataParallel | None, model: nn.Module, config: Rep
 
 def check_steps(config: ReplicaConfig, optimizer: torch.optim.Optimizer, scale: Callable[[], float] | None) -> None:
     """Raise ValueError for what would part the ranks: steps that one of them skips, or a second iterate."""
-    trains_apart = config.sync.payload == "parameters"
-    if parameters_may_differ(config) and scale is not None:
-        kind = config.sync.kind if trains_apart else config.exchange.kind
-        raise ValueError(f"`scale` must be left out with `{kind}`: one rank alone would skip a step")
-    for each in each_of(optimizer) if trains_apart else ():
+    if config.parameters_may_differ and scale is not None:
+        raise ValueError(f"`scale` must be left out with `{config.differ_under}`: one rank alone would skip a step")
+    for each in each_of(optimizer) if config.averages_parameters else ():
         if callable(getattr(each, "eval", None)):
             raise ValueError(
                 f"`optimizer` must train what it evaluates where ranks meet, got {type(each).__name__}, whose second "
@@ -152,7 +150,7 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer, confi
     """Return the parameters that are trained.
 
     Raises ValueError if there are none, if some cannot be exchanged, if `optimizer` trains others, too, or if, where
-    ranks train apart, another optimizer would: its step after a meeting would part them.
+    ranks train apart, another optimizer would: its step after an average would part them.
     """
     parameters = [each for each in model.parameters() if each.requires_grad]
     if not parameters:
@@ -164,21 +162,16 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer, confi
             "nobody would exchange or put back: give the module that holds it, too; master copies cannot be attached"
         )
     left_out = [name for name, each in model.named_parameters() if each.requires_grad and each not in stepped]
-    if left_out and parameters_may_differ(config):
+    if left_out and config.parameters_may_differ:
         raise ValueError(
             f"`optimizer` must train all that `model` trains, as ranks meet when it steps, and none of its groups has "
             f"parameter `{left_out[0]}`: freeze it, or give a list of all optimizers"
         )
-    check_types(parameters, (torch.float32,) if parameters_may_differ(config) else TYPES)
+    check_types(parameters, (torch.float32,) if config.parameters_may_differ else TYPES)
     check_entries(model)
     if fault := overlap(model):
         raise ValueError(f"`model`: {fault}")
     return parameters
-
-
-def parameters_may_differ(config: ReplicaConfig) -> bool:
-    """Return whether each rank has parameters of its own between two meetings."""
-    return config.sync.payload == "parameters" or config.exchange.drifts
 
 
 def _described(optimizer: torch.optim.Optimizer, exchange: Exchanging) -> OptimizerConfig:

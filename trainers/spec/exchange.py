@@ -26,7 +26,7 @@ from trainers.traffic.collectives import NOTHING, Traffic
 Density = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Coefficient = Annotated[float, Field(ge=0, lt=1)]
-#: Steps from one meeting of the ranks to the next.
+#: Steps from one average of the ranks to the next.
 Period = Annotated[int, Field(ge=1, le=100_000)]
 LevelName = Literal["density", "threshold", "rank", "rank_fraction"]
 #: From gradients of so few entries AdamW ended above Schedule-Free SGD, and below it from more (docs/job.md).

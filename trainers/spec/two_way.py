@@ -70,24 +70,24 @@ class DriftingConfig(TwoWayConfig):
 
         `num_iterates` is 2 with Schedule-Free, whose z is averaged too, and else 1.
         """
-        raise NotImplementedError(f"`{self.kind}` does not say what a meeting sends")
+        raise NotImplementedError(f"`{self.kind}` does not say what an average sends")
 
     def mean_traffic(self, shapes: Shapes, *, num_workers: int, num_iterates: int = 1) -> MeanTraffic:
-        """Return the mean over the steps of a period, of which the last is a meeting."""
+        """Return the mean over the steps of a period, of which the last ends in an average."""
         step = self.step_traffic(split(shapes, self), num_workers, None)
-        meeting = self.meeting_traffic(shapes, num_workers=num_workers, num_iterates=num_iterates)
+        average = self.meeting_traffic(shapes, num_workers=num_workers, num_iterates=num_iterates)
         others = self.period - 1
         return MeanTraffic(
-            bytes=(others * step.bytes + meeting.bytes) / self.period,
-            rounds=(others * step.rounds + meeting.rounds) / self.period,
-            awaited=(others * step.awaited + meeting.awaited) / self.period,
+            bytes=(others * step.bytes + average.bytes) / self.period,
+            rounds=(others * step.rounds + average.rounds) / self.period,
+            awaited=(others * step.awaited + average.awaited) / self.period,
         )
 
     def fits(self, optimizer: OptimizerBase) -> bool:
         """Return whether what workers apply by themselves cancels out under `optimizer`.
 
         The update must be linear in each worker's own gradient, with the same factor, and remember nothing of it that
-        no meeting resets.
+        no average resets.
         """
         return is_plain(optimizer) or optimizer.kind == "schedulefree_sgd"
 

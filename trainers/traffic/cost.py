@@ -28,7 +28,7 @@ def step_traffic(
     `level` is the planned, or measured, level of an exchange that has one; of a threshold exchange, the density, as it
     may be of AdaComp. `levels` that change it are not followed: a warm-up and Accordion's critical regimes send more,
     `cat` at most this. The calibration of a threshold, once for a level, and Accordion's broadcasts are not in it.
-    Neither are the meetings of `cser` and `liec_sgd`, which their configurations predict, and the dense steps of
+    Neither are the averages of `cser` and `liec_sgd`, which their configurations predict, and the dense steps of
     `onebit_adam` and `zero_one_adam`. Raises ValueError without a level where one is needed.
     """
     return exchange.step_traffic(split(shapes, exchange), num_workers, level)

@@ -78,7 +78,8 @@ class EvaluatedState:
         tensors = {**self.parts.parameters.tensors(), **parameters, **dict(self.parts.model.named_buffers())}
         scratch = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         random = RandomState(feed.seed_of((self.parts.config.seed, step, rank)), self.parts.passes.device)
-        with model.lent(self.parts.model, scratch), model.counting_anew(layers), random.scope():
+        lent = model.lent(self.parts.model, scratch)
+        with lent, model.counting_anew(layers), random.scope(), torch.enable_grad():  # `loss` may take gradients
             for index in range(model.NUM_BATCHES):
                 ahead, micro = divmod(index, self.parts.config.accumulate)
                 self.parts.passes.forward(feed.Place(step + ahead, rank, micro))

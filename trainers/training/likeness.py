@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from trainers import random_state
+from trainers.training.call_results import Built
 from trainers.workload import Workload, WorkloadError
 
 log = logging.getLogger("wiretune.likeness")
@@ -63,16 +64,17 @@ def _bytes(tensor: Tensor) -> Any:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def require_alike(who: str, fingerprints: Sequence[str], built: Sequence[Likeness]) -> None:
+def require_alike(who: str, built: Sequence[Built]) -> None:
     """Raise WorkloadError unless `who` built the same models and splits; log a warning where only samples differ."""
-    names = dict.fromkeys(name for each in built for name in differing(built[0], each))
+    found = [each.likeness for each in built]
+    names = dict.fromkeys(name for each in found for name in differing(found[0], each))
     tensors = [name for name in names if not name.startswith(_SAMPLES)]
-    if tensors or len(set(fingerprints)) > 1:
+    if tensors or len({each.fingerprint for each in built}) > 1:
         raise WorkloadError(
             f"{who} built different models or data from one seed{_named(tensors)}: draw random numbers from the "
             "global generators of torch, NumPy and Python only, and read the same files everywhere"
         )
-    samples = [name for name in names if all(each.get(name) for each in built)]
+    samples = [name for name in names if all(each.get(name) for each in found)]
     if samples:
         log.warning(
             "%s read different data%s: unless these are random, or name files of one machine, read the same files "
@@ -117,10 +119,17 @@ def _split(data: Dataset[Any]) -> str:
 
 
 def _lasting_samples(data: Any, device: torch.device) -> list[float]:
-    """Return the numbers of a few samples of `data`; none if they change, as those with a generator of their own do."""
-    first = _samples(data, device)
-    repeats = (_samples(data, device) for _ in range(NUM_FETCHES - 1))
-    return first if all(are_close(first, again) for again in repeats) else []
+    """Return the numbers of a few samples of `data`; none if they change, as those with a generator of their own do.
+
+    Nor has what cannot be read one by one: `collate` may yet make batches of it.
+    """
+    try:
+        first = _samples(data, device)
+        repeats = (_samples(data, device) for _ in range(NUM_FETCHES - 1))
+        return first if all(are_close(first, again) for again in repeats) else []
+    except Exception as error:  # a user's code; training would say more of a fault than a comparison that only warns
+        log.info("samples are not compared between the workers: %s", error)
+        return []
 
 
 def _samples(data: Any, device: torch.device) -> list[float]:

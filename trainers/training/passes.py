@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from trainers import random_state
 from trainers.methods.replica_config import ReplicaConfig
+from trainers.training import whole_set
 from trainers.training.feed import EvaluationFeed, Feed, Place, seed_of, to_device
 from trainers.workload import MOST_OWN, OWN_NAME, Batch, OwnNumbers, Workload, WorkloadError
 
@@ -17,6 +18,13 @@ class Forward(NamedTuple):
 
     loss: Tensor
     own: Mapping[str, Tensor]
+
+
+class Measured(NamedTuple):
+    """The results of a validation batch."""
+
+    means: Tensor  # one for each name that was asked for, in float64; 0 where `compute_metrics` returns it
+    predictions: Mapping[str, Tensor]  # in host memory, by name, a row for each sample; {}: none are needed
 
 
 class Passes:
@@ -32,6 +40,9 @@ class Passes:
         self._feed, self.device = feed, device
         self._evaluation_feed = EvaluationFeed(workload, timeout_s=config.reply_timeout_s)
         self._own_names: frozenset[str] | None = None  # None: no loss has been computed yet
+        self.predicts = whole_set.predicts(workload)
+        #: The names that `evaluate` returns; empty: it was not called yet.
+        self.evaluated: frozenset[str] = frozenset()
 
     def forward(self, place: Place, batch_size: int | None = None) -> Forward:
         """Return what the workload computes of the micro-batch at `place`; `batch_size` None: the workload's own."""
@@ -78,20 +89,42 @@ class Passes:
                 "without `detach`, `item` or `no_grad`"
             )
 
-    def measured(self, parts: Sequence[Tensor], names: Sequence[str]) -> Iterator[Tensor]:
-        """Yield what is measured of the validation samples at each of `parts`: means `(len(names),)` in float64."""
-        for batch in self._evaluation_feed.batches(parts):
-            yield self._measured(to_device(batch, self.device), names)
+    def measured(self, parts: Sequence[Tensor], names: Sequence[str]) -> Iterator[Measured]:
+        """Yield what is measured of the validation samples at each of `parts`: `names`, and predictions."""
+        for part, batch in zip(parts, self._evaluation_feed.batches(parts), strict=True):
+            moved = to_device(batch, self.device)
+            yield Measured(self._means(moved, names), self._predictions(moved, len(part)))
 
-    def _measured(self, batch: Batch, names: Sequence[str]) -> Tensor:
+    def _means(self, batch: Batch, names: Sequence[str]) -> Tensor:
         with self._autocast():
             measured = self._workload.evaluate(self._model, batch)
-        if measured.keys() != set(names):
-            raise WorkloadError(f"`evaluate` must return {sorted(names)}, as `metrics` says; got {sorted(measured)}")
-        for name in names:
+        self._check_evaluated(measured, names)
+        for name in measured:
             if torch.as_tensor(measured[name]).ndim:
                 raise WorkloadError(f"`evaluate` must return scalars, means over the batch; `{name}` is none")
-        return torch.tensor([float(measured[name]) for name in names], dtype=torch.float64)
+        return torch.tensor([float(measured.get(name, 0.0)) for name in names], dtype=torch.float64)
+
+    def _check_evaluated(self, measured: Mapping[str, Tensor], names: Sequence[str]) -> None:
+        """Raise WorkloadError for other names than `names`. Those that `compute_metrics` returns may be missing."""
+        found = frozenset(measured)
+        if found != {*names} and not (self.predicts and "loss" in found and found < {*names}):
+            rest = ", except what `compute_metrics` returns" if self.predicts else ""
+            raise WorkloadError(
+                f"`evaluate` must return {sorted(names)}, as `metrics` says{rest}; got {sorted(measured)}"
+            )
+        if self.evaluated and found != self.evaluated:
+            raise WorkloadError(
+                f"`evaluate` must return the same names for every batch: {sorted(self.evaluated)} at first, now "
+                f"{sorted(found)}"
+            )
+        self.evaluated = found
+
+    def _predictions(self, batch: Batch, num_samples: int) -> dict[str, Tensor]:
+        if not self.predicts:
+            return {}
+        with self._autocast():
+            predicted = self._workload.predictions(self._model, batch)
+        return whole_set.checked(predicted, num_samples)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._config.precision == "bf16")

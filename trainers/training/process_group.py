@@ -38,7 +38,7 @@ class ProcessGroup(WorkerGroup):
         self._device, self._backend = device, backend
         # The ranks find each other in a file: no port that somebody else could take first.
         self._folder = tempfile.TemporaryDirectory(prefix="wiretune-")
-        self._meetings = itertools.count()
+        self._rendezvous_numbers = itertools.count()
         self._workers: dict[int, _Worker] = {}
         self._open()
 
@@ -79,7 +79,7 @@ class ProcessGroup(WorkerGroup):
         self._workers[rank].kill()
 
     def _rendezvous(self, host: int) -> str:
-        return f"file://{Path(self._folder.name) / f'rendezvous-{next(self._meetings)}'}"
+        return f"file://{Path(self._folder.name) / f'rendezvous-{next(self._rendezvous_numbers)}'}"
 
 
 class _Worker:

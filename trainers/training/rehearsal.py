@@ -6,6 +6,7 @@ begins, and for whatever came of it; what the workload itself prints goes to sta
 
 import inspect
 import json
+import math
 import os
 import sys
 import time
@@ -20,11 +21,12 @@ from torch import Tensor
 
 from trainers.methods.optimizer.spec import contenders
 from trainers.methods.replica_config import ReplicaConfig
-from trainers.segment import Segment, SegmentResult
+from trainers.segment import Evaluation, Segment, SegmentResult
 from trainers.spec.ranges import first
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 from trainers.traffic.collectives import num_elements
 from trainers.training import feed
+from trainers.training.finite_objective import value_of, why_not_finite
 from trainers.training.peak_memory import peak_bytes
 from trainers.training.replica import Replica
 from trainers.workload import Batch, Workload, WorkloadError
@@ -48,6 +50,7 @@ class Rehearsed(BaseModel):
     batch: str
     losses: tuple[float, ...]
     validation: dict[str, float]
+    remarks: tuple[str, ...] = ()  # sentences about what did not go as the job says
     seconds_loading: float
     seconds_step: float  # the median
     spread_step: float  # four of five steps took so many times it, or a part of it, at most
@@ -70,22 +73,32 @@ class Order(BaseModel):
     """The things to look at: arms of a job, parameters of a factory, or whether built-in workloads find their data."""
 
     arms: dict[str, ReplicaConfig] = {}
+    lowest_rates: dict[str, float] = {}  # by arm that searches its learning rate: to train with, if the guess diverges
+    metric: str | None = None  # that must be finite on the validation set; None: none must
     num_workers: int = 1
     factory: OwnWorkload | None = None
     built_in: tuple[WorkloadConfig, ...] = ()
 
 
 def rehearse(
-    config: ReplicaConfig, num_workers: int, tell: _Tell, workload: Workload | None = None
+    config: ReplicaConfig,
+    num_workers: int,
+    tell: _Tell,
+    workload: Workload | None = None,
+    *,
+    lowest_rate: float | None = None,
+    metric: str | None = None,
 ) -> tuple[Workload, Rehearsed]:
     """Train `NUM_STEPS` steps alone, on data as rank 0 of `num_workers` gets them, and evaluate.
 
-    `workload` saves building it anew; it is returned. Raises WorkloadError for what cannot be trained.
+    `workload` saves building it anew; it is returned. `lowest_rate` and `metric` are as in an `Order`. Raises
+    WorkloadError for what cannot be trained.
     """
     tell("importing the workload and loading its data")
     started = time.monotonic()
     torch.set_num_threads(config.threads)
     workload = workload or registry.build(config.workload)
+    _require_measured(workload, metric)
     loading = time.monotonic() - started
     tell("building the model")
     replica = Replica(config.model_copy(update={"workers_per_node": 1}), 0, 1, workload=workload)
@@ -93,16 +106,11 @@ def rehearse(
     place = feed.Place(0, 0, 0)
     batch = shapes(feed.build(workload, config, num_workers).batch(place, None))
     tell("training: forward and backward of the first batches")
-    segment = _segment(config)
-    train = replica.run_alone if config.menu else replica.run
-    result = train(segment)
-    if result.diverged:
-        raise WorkloadError(_why_diverged(len(result.losses), segment.learning_rate))
+    segment, result, remarks = _trained(replica, _segment(config), lowest_rate)
     tell("timing steps")
-    seconds, spread = _timed(train, segment, result.step_seconds[-1])
+    seconds, spread = _timed(replica, segment, result.step_seconds[-1])
     tell("evaluating on the validation set")
-    started = time.monotonic()
-    evaluation = replica.evaluate()
+    evaluation, evaluating = _evaluated(replica, metric)
     parameters = list(replica.model.parameters())
     training: Any = workload.training
     return workload, Rehearsed(
@@ -114,13 +122,21 @@ def rehearse(
         batch=batch,
         losses=result.losses,
         validation={"loss": evaluation.loss, **evaluation.metrics},
+        remarks=remarks,
         seconds_loading=loading,
         seconds_step=seconds,
         spread_step=spread,
-        seconds_evaluation=time.monotonic() - started,
+        seconds_evaluation=evaluating,
         bytes_kept=result.saved_bytes,
         bytes_peak=peak_bytes(torch.device("cpu")),
     )
+
+
+def _require_measured(workload: Workload, metric: str | None) -> None:
+    measured = ("loss", *workload.metrics)
+    if metric is not None and metric not in measured:
+        names = " or ".join(f"`{name}`" for name in measured)
+        raise WorkloadError(f"this workload measures {names}, got `objective.metric: {metric}`")
 
 
 def _segment(config: ReplicaConfig) -> Segment:
@@ -132,22 +148,76 @@ def _segment(config: ReplicaConfig) -> Segment:
     return Segment(num_steps=NUM_STEPS, learning_rate=optimizer.learning_rate, **values)
 
 
-def _timed(train: Callable[[Segment], SegmentResult], segment: Segment, last_s: float) -> tuple[float, float]:
+def _train(replica: Replica, segment: Segment) -> SegmentResult:
+    """Take the steps of `segment`; exchanges that compete need other workers, so none is used then."""
+    return replica.run_alone(segment) if replica.config.menu else replica.run(segment)
+
+
+def _trained(
+    replica: Replica, segment: Segment, lowest_rate: float | None
+) -> tuple[Segment, SegmentResult, tuple[str, ...]]:
+    """Train `segment`, or if that diverges, its steps at the `lowest_rate`. Return what was trained, and remarks.
+
+    Raises WorkloadError if the loss is not finite.
+    """
+    result = _train(replica, segment)
+    remarks: tuple[str, ...] = ()
+    if result.diverged and result.losses and lowest_rate is not None:
+        remarks = (_remark(len(result.losses), segment.learning_rate, lowest_rate),)
+        replica.reset()
+        segment = segment.model_copy(update={"learning_rate": lowest_rate})
+        result = _train(replica, segment)
+    if result.diverged:
+        is_searched = lowest_rate is not None
+        raise WorkloadError(_why_diverged(len(result.losses), segment.learning_rate, is_searched=is_searched))
+    return segment, result, remarks
+
+
+def _timed(replica: Replica, segment: Segment, last_s: float) -> tuple[float, float]:
     """Return the median seconds of a step, and the factor around it that holds four of five; `last_s`: the last one's.
 
     A step that takes longer than all the time there is for this is not taken again.
     """
     num_steps = min(MOST_TIMED, int(TIMED_S / last_s))
-    taken = train(segment.model_copy(update={"num_steps": num_steps})).step_seconds if num_steps else ()
+    taken = _train(replica, segment.model_copy(update={"num_steps": num_steps})).step_seconds if num_steps else ()
     seconds = taken or (last_s,)  # the loss may stop being finite in the first of them
     low, middle, high = np.quantile(seconds, (0.1, 0.5, 0.9))
     return float(middle), float(max(high / middle, middle / low))
 
 
-def _why_diverged(step: int, learning_rate: float) -> str:
+def _evaluated(replica: Replica, metric: str | None) -> tuple[Evaluation, float]:
+    """Evaluate, and return how many seconds it took. If `metric` is not finite, evaluate the new model instead.
+
+    The steps that were timed may have diverged. Raises WorkloadError if it is not finite then either.
+    """
+    started = time.monotonic()
+    evaluation = replica.evaluate()
+    seconds = time.monotonic() - started
+    if metric is not None and not math.isfinite(value_of(evaluation, metric)):
+        replica.reset()
+        evaluation = replica.evaluate()
+        if not math.isfinite(value_of(evaluation, metric)):
+            raise WorkloadError(why_not_finite(evaluation, metric))
+    return evaluation, seconds
+
+
+def _remark(step: int, learning_rate: float, lowest_rate: float) -> str:
+    return (
+        f"the loss is not finite after {step} steps at your guess, learning rate {learning_rate:g}, so these steps "
+        f"were taken at {lowest_rate:g}. The controller searches the rate; a lower `optimizer.learning_rate` spares it "
+        "probes that diverge"
+    )
+
+
+def _why_diverged(step: int, learning_rate: float, *, is_searched: bool) -> str:
     if step == 0:
         return (
             "the loss of the first batch, or its gradient, is not finite before any update: look at `loss` and the data"
+        )
+    if is_searched:
+        return (
+            f"the loss is not finite after {step} steps, even at learning rate {learning_rate:g}: look at `loss`, and "
+            "scale the inputs and targets"
         )
     return f"the loss is not finite after {step} steps at learning rate {learning_rate:g}: give a lower one"
 
@@ -199,7 +269,10 @@ def _answers(order: Order, tell: _Tell) -> Iterator[tuple[str, Any]]:
     """Yield what was asked for, by its name."""
     workload = None
     for arm, config in order.arms.items():
-        workload, found = rehearse(config, order.num_workers, tell, workload)
+        lowest_rate = order.lowest_rates.get(arm)
+        workload, found = rehearse(
+            config, order.num_workers, tell, workload, lowest_rate=lowest_rate, metric=order.metric
+        )
         yield arm, found.model_dump(mode="json")
     if order.factory is not None:
         tell("importing the factory")

@@ -28,12 +28,13 @@ from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, Written
 from trainers.snapshot import State
-from trainers.training import checkpoint, feed, landscape, likeness, model, parts, state_handover
+from trainers.training import checkpoint, feed, landscape, likeness, model, parts, state_handover, whole_set
 from trainers.training.checkpoint import CheckpointError, Shard
 from trainers.training.course import Course
 from trainers.training.evaluated_state import EvaluatedState
 from trainers.training.landscape import Landscape
 from trainers.training.likeness import Likeness
+from trainers.training.whole_set import Predictions
 from trainers.workload import Workload
 from trainers.workloads import registry
 
@@ -364,7 +365,7 @@ class Replica:
         has_average = bool(self.parts.average.tensors())
         # Not remembered: a replaced worker would not know of it, and all ranks must take the same.
         at_once = min(self.workload.samples_at_once, math.ceil(num_samples / len(self._present)))
-        while (sums := self._sums(evaluated, names, at_once)) is None:
+        while (found := self._measured(evaluated, names, at_once)) is None:
             refused, at_once = at_once, max(1, at_once // 2)
             log.warning(
                 "evaluating %d samples at once takes more memory than a GPU has; trying %d, as every evaluation will: "
@@ -372,7 +373,9 @@ class Replica:
                 refused,
                 at_once,
             )
+        sums, predictions = found
         means = dict(zip(names, (sums / num_samples).tolist(), strict=True))
+        means |= self._metrics_of_whole_set(predictions, means["loss"])
         return Evaluation(
             loss=means.pop("loss"),
             metrics=means,
@@ -383,13 +386,17 @@ class Replica:
             bytes_within=(self._node_links.within.ledger.take(),),
         )
 
-    def _sums(self, evaluated: Mapping[str, Tensor], names: Sequence[str], at_once: int) -> Tensor | None:
-        """Return the sums over the validation set of what `names` say, `(len(names),)` in float64; collective.
+    def _measured(
+        self, evaluated: Mapping[str, Tensor], names: Sequence[str], at_once: int
+    ) -> tuple[Tensor, list[Predictions]] | None:
+        """Return the sums over the validation set of what `names` say, and this rank's predictions; collective.
 
-        A forward pass takes `at_once` samples, as many on all ranks: a metric may depend on it. None if a rank ran out
-        of its GPU's memory. Raises OutOfMemoryError if it did so with a single sample.
+        The sums are `(len(names),)` in float64, and 0 for what `compute_metrics` returns. A forward pass takes
+        `at_once` samples, as many on all ranks: a metric may depend on it. None if a rank ran out of its GPU's memory.
+        Raises OutOfMemoryError if it did so with a single sample.
         """
         sums = torch.zeros(len(names) + 1, dtype=torch.float64)  # the last: ranks that ran out of memory
+        predictions: list[Predictions] = []
         share = torch.arange(len(self.workload.validation))[self._present.index(self.rank) :: len(self._present)]
         # The weights are lent before the modes change: a module that merges its adapters merges these.
         lent, evaluating = model.lent(self.model, evaluated), model.evaluating(self.model)
@@ -397,11 +404,22 @@ class Replica:
             try:
                 # A set smaller than the ranks leaves some without a share.
                 parts = [part for part in torch.split(share, at_once) if len(part)]
-                for part, means in zip(parts, self.parts.passes.measured(parts, names), strict=True):
-                    sums[:-1] += len(part) * means
+                for part, found in zip(parts, self.parts.passes.measured(parts, names), strict=True):
+                    sums[:-1] += len(part) * found.means
+                    predictions.append(found.predictions)
             except torch.OutOfMemoryError as error:
                 if at_once == 1 or len(share) == 1:
                     raise torch.OutOfMemoryError(f"an evaluation of one sample: {error}") from error
                 sums[-1] = 1
         self._node_links.all_reduce_sum(sums, {"control": sums.nbytes})
-        return None if sums[-1] else sums[:-1]
+        return None if sums[-1] else (sums[:-1], predictions)
+
+    def _metrics_of_whole_set(self, predictions: list[Predictions], loss: float) -> dict[str, float]:
+        """Return the metrics that the workload computes from all predictions, if it has any; collective."""
+        passes = self.parts.passes
+        if not passes.predicts:
+            return {}
+        with random_state.seeded(0, self.device):
+            return whole_set.metrics(
+                self.workload, predictions, self._node_links, evaluated=passes.evaluated, loss=loss
+            )

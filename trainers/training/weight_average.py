@@ -24,7 +24,8 @@ class WeightAverage:
 
     def __init__(self, live: Mapping[str, Tensor]) -> None:
         self._live = {name: tensor.detach() for name, tensor in live.items()}
-        self._mean: dict[str, Tensor] = {}
+        # made at once, so that the first checkpoint and the first steps show what room a run needs
+        self._mean = {name: _accumulator(tensor) for name, tensor in self._live.items()}
         self._count, self._last = 0, 0  # states counted, and the step of the last
 
     @torch.no_grad()
@@ -33,15 +34,21 @@ class WeightAverage:
         if step - self._last < EVERY or not self._live or self._count == NONE:
             return
         self._count, self._last = self._count + 1, step
-        if not self._mean:
+        if not self._mean:  # checkpoints of earlier releases hold it only from the first state on
             self.fit(self._live)
         means = list(self._mean.values())
         states = [live.to(mean.dtype) for live, mean in zip(self._live.values(), means, strict=True)]
         torch._foreach_lerp_(means, states, (DECAY + 1) / (self._count + DECAY))
 
+    @property
+    def has_states(self) -> bool:
+        """Return whether a state was counted, so that there is an average."""
+        return bool(self._mean) and self._count > 0
+
     def weights(self) -> dict[str, Tensor]:
         """Return the average by name, as the model holds it; empty before the first state."""
-        return {name: mean.to(self._live[name].dtype) for name, mean in self._mean.items()}
+        means = self._mean if self.has_states else {}
+        return {name: mean.to(self._live[name].dtype) for name, mean in means.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         return self._mean

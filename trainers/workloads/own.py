@@ -4,14 +4,20 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from functools import reduce
 from typing import Any
+
+from torch import nn
+from torch.utils.data import IterableDataset
 
 from trainers import random_state
 from trainers.spec.workloads import OwnWorkload
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import remote_data
+
+#: The methods that every run calls: the others are for jobs that ask for them.
+CALLED = ("model", "loss", "evaluate", "collate", "parameter_groups")
 
 
 def load(config: OwnWorkload) -> Workload:
@@ -32,20 +38,54 @@ def load(config: OwnWorkload) -> Workload:
         raise WorkloadError(
             f"`{config.factory}` must return a trainers.workload.Workload, got {type(workload).__name__}"
         )
-    missing = [name for name in ("training", "validation") if not hasattr(workload, name)]
-    if missing:
-        raise WorkloadError(f"`{config.factory}` made a workload without {' and '.join(missing)}; set it in `__init__`")
-    if not isinstance(workload.validation, Sized) or not len(workload.validation):
-        raise WorkloadError(f"`validation` of `{config.factory}` must be a data set with a length of at least 1")
-    for name, direction in workload.metrics.items():
-        _check_metric(name, direction)
+    _check_methods(workload, config.factory)
+    _check_data(workload, config.factory)
+    _check_metrics(workload.metrics, config.factory)
     return workload
 
 
-def _check_metric(name: str, direction: str) -> None:
+def _check_methods(workload: Workload, factory: str) -> None:
+    """Raise WorkloadError if an attribute of `workload` hides a method that it will be asked for.
+
+    A function may replace a method that has a default.
+    """
+    given = vars(workload)
+    for name in (each for each in CALLED if each in given):
+        is_function = callable(given[name]) and not isinstance(given[name], nn.Module)
+        if name in Workload.__abstractmethods__ or not is_function:
+            raise WorkloadError(
+                f"`{factory}` sets `self.{name}` to a {type(given[name]).__name__}, which hides the method `{name}`: "
+                f"give the attribute another name, such as `self.own_{name}`"
+            )
+
+
+def _check_data(workload: Workload, factory: str) -> None:
+    missing = [name for name in ("training", "validation") if not hasattr(workload, name)]
+    if missing:
+        raise WorkloadError(f"`{factory}` made a workload without {' and '.join(missing)}; set it in `__init__`")
+    data: Any = workload.validation
+    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
+        raise WorkloadError(
+            f"`validation` is a {type(data).__name__}, which has no samples by index: give a map-style data set"
+        )
+    if not isinstance(data, Sized) or not len(data):
+        raise WorkloadError(f"`validation` of `{factory}` must be a data set with a length of at least 1")
+
+
+def _check_metrics(metrics: Any, factory: str) -> None:
+    if not isinstance(metrics, Mapping):
+        raise WorkloadError(
+            f"`metrics` of `{factory}` must map each name to `min` or `max`, as in {{'accuracy': 'max'}}; got a "
+            f"{type(metrics).__name__}"
+        )
+    for name, direction in metrics.items():
+        _check_metric(name, direction)
+
+
+def _check_metric(name: object, direction: object) -> None:
     if name == "loss":
         raise WorkloadError("`metrics` names `loss`, which is measured anyway; leave it out")
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name):
+    if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name)):
         raise WorkloadError(f"`metrics` names {name!r}: letters, digits, `_`, `.` and `-` are allowed, up to 60")
     if direction not in ("min", "max"):
         raise WorkloadError(f"`metrics` says that `{name}` is better {direction!r}: `min` and `max` are allowed")

@@ -1,5 +1,6 @@
 """`/v1/attempts/...`: the only routes for the cluster, open to a running attempt with its own token."""
 
+from functools import partial
 from typing import Annotated
 
 from anyio import to_thread
@@ -25,6 +26,7 @@ router = OperationRouter(prefix="/v1/attempts/{job}/{number}", tags=["attempts"]
 
 _REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, UnreadableJob, InvalidJob, Unavailable)
 _BATCH = {"stream": "driver", "sequence": 1, "records": []}
+_LEASE = {"held_s": 65.0}
 
 
 # HTTP clients with a base URL ask for its root with a slash.
@@ -50,9 +52,11 @@ async def add_records(
 @router.serves(
     "POST",
     "/lease",
-    Operation(id="renewLease", action=None, errors=_REPORTING, body=Body(model=Lease, example={"schema_version": 1})),
-    dependencies=[Depends(bodies.lease)],
+    Operation(id="renewLease", action=None, errors=_REPORTING, body=Body(model=Lease, example=_LEASE)),
 )
-async def renew_lease(job: str, number: Number, store: StoreOf, threads: VitalThreads) -> Acknowledgement:
+async def renew_lease(
+    job: str, number: Number, lease: Annotated[Lease, Depends(bodies.lease)], store: StoreOf, threads: VitalThreads
+) -> Acknowledgement:
     """Renew the attempt's lease. The answer says whether to go on."""
-    return await to_thread.run_sync(store.attempts.renew, job, number, limiter=threads)
+    renew = partial(store.attempts.renew, job, number, held_s=lease.held_s)
+    return await to_thread.run_sync(renew, limiter=threads)

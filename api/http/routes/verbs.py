@@ -102,6 +102,18 @@ def stop_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -
 
 @router.serves(
     "POST",
+    "/{job}/trials/{trial}:stop",
+    Operation(id="stopTrial", action=Action.CHANGE, errors=(PreconditionFailed, IllegalTransition)),
+    status_code=202,
+    dependencies=_NO_BODY,
+)
+def stop_trial(job: str, trial: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
+    """End one trial of a job early, with its result so far; the others go on. One that has not begun is left out."""
+    return store.stop_trial(job, trial, versions=versions, by=caller)
+
+
+@router.serves(
+    "POST",
     "/{job}:cancel",
     Operation(id="cancelJob", action=Action.CHANGE, errors=_ENDING),
     status_code=202,

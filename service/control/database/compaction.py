@@ -12,6 +12,8 @@ from service.control.database.locks import lock_service
 from service.errors import Unavailable
 from service.settings import Settings
 
+_FOR_OTHERS_S = 5.0  # how long other programs may still use the file
+
 
 class Compaction(NamedTuple):
     """The bytes of the database's file before and after."""
@@ -23,7 +25,8 @@ class Compaction(NamedTuple):
 def compact(settings: Settings) -> Compaction:
     """Rewrite the SQLite file of `settings` without its free pages, while no service uses it.
 
-    Raises Unavailable if one does, if the disk has no room for a second file, or if the database is no SQLite file.
+    Raises Unavailable if a service or another program does, if the disk has no room for a second file, or if the
+    database is no SQLite file.
     """
     url = settings.resolved_database_url
     if not is_sqlite(url):
@@ -36,9 +39,22 @@ def compact(settings: Settings) -> Compaction:
     with closing(lock_service(settings)):
         before = file.stat().st_size
         try:
-            with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-                connection.execute("VACUUM")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            _rewrite(file)
         except sqlite3.Error as error:
             raise Unavailable(f"the database stays as it was: {error}") from error
         return Compaction(before, file.stat().st_size)
+
+
+def _rewrite(file: Path) -> None:
+    """Write the used pages to SQLite's log, and from there into the file. Raises Unavailable if a reader is in the way.
+
+    Raises `sqlite3.Error` where SQLite refuses.
+    """
+    with closing(sqlite3.connect(file, isolation_level=None, timeout=_FOR_OTHERS_S)) as connection:
+        connection.execute("VACUUM")
+        is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if is_busy:
+        raise Unavailable(
+            f"the database keeps its size while another program reads {file}: end that program, such as a backup "
+            f"(`fuser {file}` shows its pid), and run `wiretune compact` again"
+        )

@@ -12,6 +12,8 @@ from service.control.database.engine import is_sqlite
 from service.errors import Unavailable
 from service.settings import Settings
 
+_USE_IT = "use that one, or stop it"
+
 
 def prepare_state_dir(settings: Settings) -> None:
     """Create the state dir, readable only by its owner. Raises Unavailable if that is not permitted."""
@@ -31,10 +33,11 @@ def make_private(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def lock(path: Path, *, purpose: str) -> IO[str]:
+def lock(path: Path, *, purpose: str, remedy: str = _USE_IT) -> IO[str]:
     """Lock `path` for this process until the returned file is closed, and write our pid into it.
 
-    Raises Unavailable, naming the pid, where another process holds it. The system frees it when we die.
+    Raises OSError, and Unavailable, naming the pid and the `remedy`, where another process holds it. The system frees
+    it when we die.
     """
     file = open(path, "a+")  # noqa: SIM115  (held open: closing it releases the lock)
     try:
@@ -43,7 +46,10 @@ def lock(path: Path, *, purpose: str) -> IO[str]:
         file.seek(0)
         pid = file.read().strip() or "unknown"
         file.close()
-        raise Unavailable(f"{purpose} is in use by process {pid} ({path}); use that one, or stop it") from None
+        raise Unavailable(f"{purpose} is in use by process {pid} ({path}); {remedy}") from None
+    except OSError:  # a file system without locks
+        file.close()
+        raise
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
@@ -53,11 +59,12 @@ def lock(path: Path, *, purpose: str) -> IO[str]:
 def lock_service(settings: Settings) -> ExitStack:
     """Lock the state dir, and a SQLite database, for this process until the result is closed. Raises Unavailable.
 
-    The database has its own lock file beside it, since services with other state dirs may use it, too.
+    A SQLite database has its own lock file beside it, since services with other state dirs may use it, too. PostgreSQL
+    serves any number of them.
     """
     url = settings.resolved_database_url
     with ExitStack() as held:
-        held.enter_context(lock(settings.state_dir / "service.lock", purpose="the service's state dir"))
+        held.enter_context(_lock_state_dir(settings.state_dir, is_replica=not is_sqlite(url)))
         if is_sqlite(url) and (name := make_url(url).database):
             file = Path(name).resolve()
             try:
@@ -67,3 +74,12 @@ def lock_service(settings: Settings) -> ExitStack:
                     f"cannot write beside the database {file}: {error.strerror}; check WIRETUNE_DATABASE_URL"
                 ) from error
         return held.pop_all()
+
+
+def _lock_state_dir(folder: Path, *, is_replica: bool) -> IO[str]:
+    path = folder / "service.lock"
+    remedy = f"{_USE_IT}; or give this replica a WIRETUNE_STATE_DIR of its own" if is_replica else _USE_IT
+    try:
+        return lock(path, purpose="the service's state dir", remedy=remedy)
+    except OSError as error:
+        raise Unavailable(f"cannot lock {path}: {error.strerror}; check WIRETUNE_STATE_DIR") from error

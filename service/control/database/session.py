@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.control.database.engine import NUM_READERS, connect, is_sqlite, of_one_moment, of_one_statement
+from service.control.database.engine import NUM_READERS, connect, of_one_moment, of_one_statement
 from service.control.database.faults import is_outage, said
 from service.control.database.locks import lock_service, prepare_state_dir
 from service.control.database.schema import migrate, refuse_newer
@@ -74,15 +74,13 @@ class Database:
     ) -> "Database":
         """Open the database of `settings`, created and migrated as needed.
 
-        Raises Unavailable where another process serves the same SQLite file, the database does not answer or is of a
-        newer release, or the settings name none that can be used.
+        Raises Unavailable where another process serves the same state dir or SQLite file, the database does not answer
+        or is of a newer release, or the settings name none that can be used.
         """
         prepare_state_dir(settings)
-        url = settings.resolved_database_url
-        engine = connect(url)
+        engine = connect(settings.resolved_database_url)
         with ExitStack() as opened:
-            if is_sqlite(url):
-                opened.enter_context(lock_service(settings))
+            opened.enter_context(lock_service(settings))
             opened.callback(engine.dispose)  # before the lock is released
             try:
                 migrate(engine)

@@ -126,7 +126,7 @@ class _Turn:
         number = len(self.places) + 1
         if never:
             place = Place(number, job, WaitKind.NEVER, size, detail=never)
-        elif job.not_before > self.now:
+        elif job.backs_off(now=self.now):
             place = Place(number, job, WaitKind.BACK_OFF, size, trials)
         elif (full := self._full(job, size)) is not None:
             key, limit, ahead = full
@@ -146,7 +146,7 @@ class _Turn:
     def needs_room(self, job: Waiting) -> bool:
         """Return whether the job waits only for room: not for a quota, a back-off or a larger cluster."""
         size, _, never = self._within_quota(job, *self._sized(job))
-        return not never and job.not_before <= self.now and self._full(job, size) is None
+        return not (never or job.backs_off(now=self.now)) and self._full(job, size) is None
 
     def _sized(self, job: Waiting) -> tuple[Size, int, str]:
         """Return the job's size, its number of concurrent training runs, and why it can never be placed."""

@@ -5,12 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from service.control.moments import is_ahead
 from service.control.queue.capacity import Shape, Size
 from service.job.priority import Priority
 from service.wire.queue import QuotaKind, QuotaLimits, WaitKind
 
 QuotaKey = tuple[QuotaKind, str]
 Quotas = Mapping[QuotaKey, QuotaLimits]
+#: The longest wait of a job between two attempts, in seconds.
+MAX_BACK_OFF_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,10 @@ class Waiting:
     def is_preempted(self) -> bool:
         """True if it was paused for another job."""
         return self.preempted_by not in (None, self.job_id)
+
+    def backs_off(self, *, now: float) -> bool:
+        """Return whether its next attempt has to wait after the last ones were lost."""
+        return is_ahead(self.not_before, now=now, within_s=MAX_BACK_OFF_S)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

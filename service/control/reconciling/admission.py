@@ -139,19 +139,20 @@ class Admission:
                     again.append((job, trials))
         self._gate.ask(again, now=now)
         still = {job.job_id: self._gate.refusal(job.job_id, now=now) for job, _ in again}
-        return [self._refused(job, found) if (found := still.get(job.job_id)) else job for job in waiting]
+        return [self._refused(job, found, now=now) if (found := still.get(job.job_id)) else job for job in waiting]
 
-    def _refused(self, job: Waiting, refusal: Refusal) -> Waiting:
+    def _refused(self, job: Waiting, refusal: Refusal, *, now: float) -> Waiting:
         """Set the reason why the job may not begin yet, and return it postponed."""
         effects.explain(self._store, job, refusal.reason)
-        return replace(job, reason=refusal.reason, not_before=max(job.not_before, refusal.until))
+        until = max(job.not_before, refusal.until) if job.backs_off(now=now) else refusal.until
+        return replace(job, reason=refusal.reason, not_before=until)
 
     def _pause(self, decided: Plan, gets_room: Sequence[Place], *, now: float) -> None:
         """Pause jobs for others, unless the storage would refuse these others."""
         refused = {place.job.job_id: self._gate.refusal(place.job.job_id, now=now) for place in gets_room}
         for place in gets_room:
             if (refusal := refused[place.job.job_id]) is not None:
-                self._refused(place.job, refusal)
+                self._refused(place.job, refusal, now=now)
         for job_id, by in decided.pause:
             if refused[by.job_id] is None:
                 with suppress(NotFound):  # it was cancelled and deleted in the meantime
@@ -159,7 +160,7 @@ class Admission:
 
     def _start(self, ray: RayApi, start: Start, nodes: Sequence[Node], *, now: float) -> None:
         if (refusal := self._gate.refusal(start.job.job_id, now=now)) is not None:
-            self._refused(start.job, refusal)
+            self._refused(start.job, refusal, now=now)
             return
         try:
             self._begin(ray, start, nodes)

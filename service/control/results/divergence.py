@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from search.types import MIN_LEARNING_RATE
 from service.wire.records import Divergence
 from service.wire.trials import UNSUCCESSFUL, TrialView
 
@@ -14,6 +15,12 @@ def why(found: Divergence | None) -> str:
         return (
             "diverged at step 0, before any update: no learning rate is to blame. Look at the loss and at the data: "
             "inputs that are not finite, a logarithm of 0, a division by 0"
+        )
+    if found.learning_rate <= MIN_LEARNING_RATE:
+        return (
+            f"diverged at step {found.step}, even at {found.learning_rate:.3g}, the lowest learning rate that may be "
+            "used. Scale the inputs and the targets to about 1, or give `clip`; if it diverges then too, look at the "
+            "loss and at the data of that step"
         )
     if found.learning_rates:
         *earlier, last = (f"{rate:.3g}" for rate in found.learning_rates)
@@ -32,7 +39,7 @@ def why(found: Divergence | None) -> str:
 def why_all(trials: Sequence[TrialView], *, stopped: bool = False) -> str | None:
     """Return why an ended job has no result: all its trials diverged, or all its samples failed; else None.
 
-    A job that its user `stopped` leaves out trials that had not begun, so there may be nothing else.
+    A job that was `stopped`, or some of whose trials were, leaves out those that had not begun.
     """
     failed = [trial for trial in trials if trial.outcome == "failed"]
     if failed and len(failed) == sum(trial.sample is not None for trial in trials):

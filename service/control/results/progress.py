@@ -73,10 +73,12 @@ def _loss(trial: _Trial) -> float:
 def _progress(
     job: JobRow, trials: Sequence[_Trial], shown: _Trial, curves: Mapping[str, Sequence[float | None]]
 ) -> JobProgress:
-    shares = [spent(job.spec["budget"], trial) for trial in trials]
+    budget = job.spec["budget"]
+    shares = [spent(budget, trial) for trial in trials]
+    is_at_rest = job.job_state in TERMINAL or job.extends  # its finished trials tell nothing of what more they get
     return JobProgress.model_construct(
         share=sum(shares) / len(trials),
-        seconds_left=None if job.job_state in TERMINAL else _seconds_left(job.spec["budget"], trials, shares),
+        seconds_left=None if is_at_rest else _seconds_left(budget, trials, shares),
         num_trials=len(trials),
         num_finished=sum(trial.outcome is not None for trial in trials),
         arm=shown.arm,
@@ -91,8 +93,11 @@ def _progress(
 
 def spent(budget: Mapping[str, Any], trial: _Trial) -> float:
     """Return the share of its budget that a trial has spent; one that completed needs no more of it."""
-    if trial.outcome == "completed":
-        return 1.0
+    return 1.0 if trial.outcome == "completed" else used(budget, trial)
+
+
+def used(budget: Mapping[str, Any], trial: _Trial) -> float:
+    """Return the largest share of a cap of `budget` that a trial has used, at most 1."""
     if trial.backend is None:
         return 0.0
     steps = trial.step + trial.bill.get("steps_search", 0) + trial.bill.get("steps_taken_back", 0)

@@ -24,6 +24,8 @@ from service.wire.sweeps import SweepReport
 from service.wire.trials import Series, TrialView
 
 CONFIDENCE = 0.95
+#: Evaluations that take more than this share of a budget in seconds are worth a note.
+LARGE_SHARE = 0.2
 
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
@@ -85,6 +87,7 @@ def job_report(
         job_id=job.id,
         name=job.name,
         state=job.state,
+        reason=job.reason,
         complete=job.state in TERMINAL,
         confidence=CONFIDENCE,
         metric=metric,
@@ -125,9 +128,9 @@ def _targets(spec: JobSpec, facts: Sequence[TrialFacts], direction: Direction) -
     if spec.objective.target is not None:
         return dict.fromkeys(spec.seeds, spec.objective.target)
     targets: dict[int, float | None] = {}
-    # A sample pruned at a rung would be the worst, but says nothing about the arms.
+    # A sample pruned at a rung would be the worst, but says nothing about the arms. Nor does an arm that was hopeless.
     for trial, curve in ((each.view, each.curve) for each in facts):
-        if trial.sample is None and trial.outcome == "completed":
+        if trial.sample is None and trial.outcome == "completed" and trial.stopped_by is None:
             last = final(curve)
             known = [value for value in (targets.get(trial.seed), last and last[1]) if value is not None]
             targets[trial.seed] = max(known, key=lambda value: sign(direction) * value, default=None)
@@ -191,15 +194,22 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
         yield divergence.why(trial.divergence)
     if trial.failure is not None:
         yield f"failed: {trial.failure}"
-    if trial.outcome == "completed" and trial.step == 0:
+    if trial.stopped_by is not None:
+        yield f"stopped early by {trial.stopped_by}" + (f", after {trial.step} steps" if trial.outcome else "")
+    if trial.outcome == "completed" and trial.step == 0 and not trial.stopped:
         yield "not trained: its budget was spent before the first step, as discarded first steps and evaluations count"
-    if trial.ended_early:
+    if trial.outcome != "diverged" and _is_never_finite(facts):
+        when = f"ended early, after {trial.step} steps: " if trial.ended_early else ""
+        yield f"{when}the validation {metric} was not finite in any evaluation: look for NaN in the validation data"
+    elif trial.ended_early:
         patience = f"{spec.objective.patience} evaluations in a row"
         yield f"ended early, after {trial.step} steps: the validation {metric} had not improved in {patience}"
     if trial.at_target:
         yield f"at `objective.target`, a validation {metric} of {spec.objective.target:g}, after {trial.step} steps"
     elif spec.objective.target is not None and trial.outcome == "completed":
         yield f"not at `objective.target`, a validation {metric} of {spec.objective.target:g}"
+    if spec.budget.seconds is not None and trial.bill.seconds_evaluation > LARGE_SHARE * trial.bill.seconds_training:
+        yield _slow_evaluations(trial.bill, every=spec.objective.every)
     if facts.overfitted is not None:
         yield facts.overfitted
     if trial.line == "insurance":
@@ -210,6 +220,21 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
         which = "an average of the last steps up to" if trial.averaged else "those of"
         step = trial.step if trial.exported_step is None else trial.exported_step
         yield f"the weights are {which} step {step}; at the end the validation {metric} was {end}"
+
+
+def _is_never_finite(facts: TrialFacts) -> bool:
+    """Return whether there were evaluations, and none was finite. The curve is that of the main line."""
+    return facts.view.line == "main" and facts.curve.num_points > 0 and final(facts.curve) is None
+
+
+def _slow_evaluations(bill: Bill, *, every: int) -> str:
+    """Return how much of the clock evaluations took, and a spacing at which they would take about a tenth."""
+    took, share = bill.seconds_evaluation, bill.seconds_evaluation / bill.seconds_training
+    rarer = math.ceil(9 * took / max(bill.seconds_training - took, took / 1000))
+    return (
+        f"evaluations took {share:.0%} of the training clock: give `objective.every` {every * rarer} instead of "
+        f"{every}, or fewer validation samples"
+    )
 
 
 def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:

@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -661,6 +663,72 @@ def test_a_run_that_ends_early_cancels_its_job_before_it_stops_the_service_that_
         Run(Settings(), Console(quiet=True)).run(JobSpec.model_validate(EXAMPLE_JOB), at_end=lambda client, view: None)
 
     assert at_stop == [JobState.CANCELLED]
+
+
+@pytest.fixture
+def started(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A run starts the live service: for how long it lingers, how often it was stopped, and what the run said."""
+    seen = SimpleNamespace(lingers=[], num_stops=0, said=[])
+
+    def start(settings: Settings, *, linger_s: float) -> Server:
+        seen.lingers.append(linger_s)
+        return Server(live_url, key)
+
+    def stop(settings: Settings) -> str:
+        seen.num_stops += 1
+        return "stopped"
+
+    monkeypatch.setattr(runs, "running_server", lambda settings: None)
+    monkeypatch.setattr(runs, "start_server", start)
+    monkeypatch.setattr(runs, "stop_server", stop)
+    monkeypatch.setattr(runs, "say", lambda _, line: seen.said.append(line))
+    return seen
+
+
+def run_until(end: Callable[[Client, str], JobView], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a job to its `end`, or to what that raises."""
+    monkeypatch.setattr(runs, "follow", lambda client, job_id, console: end(client, job_id))
+    with suppress(Interrupted, SystemExit):
+        Run(Settings(), Console(quiet=True)).run(JobSpec.model_validate(EXAMPLE_JOB), at_end=lambda client, view: None)
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt(), SystemExit(1)], ids=["end", "interrupt", "exit"])
+def test_a_run_leaves_the_service_that_it_started_to_the_unfinished_jobs_of_others(
+    started: SimpleNamespace, store: Store, job: JobSpec, monkeypatch: pytest.MonkeyPatch, error: BaseException | None
+) -> None:
+    others: list[str] = []
+
+    def end(client: Client, job_id: str) -> JobView:
+        others.extend(store.add_job(job)[0].id for _ in range(2))  # from another terminal
+        store.attempts.begin(others[0])
+        if error is not None:
+            raise error
+        return client.cancel(job_id)
+
+    run_until(end, monkeypatch)
+
+    states = {each.id: each.state for each in store.jobs().jobs}
+    assert [states.pop(job_id) for job_id in others] == [JobState.STARTING, JobState.QUEUED]
+    assert [*states.values()] == [JobState.CANCELLED]
+    assert (started.num_stops, started.lingers) == (0, [runs.ORPHAN_LINGER_S])
+    assert "2 other jobs wait or run there: `wiretune stop` ends it now; by itself it ends 120 s" in started.said[-1]
+
+
+def test_a_run_stops_the_service_that_it_started_if_no_other_job_waits_or_runs(
+    started: SimpleNamespace, store: Store, job: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "CANCEL_S", 0.01)
+
+    def end(client: Client, job_id: str) -> JobView:
+        store.pause(store.add_job(job)[0].id)
+        store.cancel(store.add_job(job)[0].id)
+        store.attempts.begin(job_id)  # its driver has not stopped when the run ends
+        raise SystemExit(1)
+
+    run_until(end, monkeypatch)
+
+    assert {each.state for each in store.jobs().jobs} == {JobState.PAUSED, JobState.CANCELLED, JobState.CANCELLING}
+    assert (started.num_stops, started.said[-1]) == (1, "stopped")
 
 
 def test_a_run_outlives_whoever_reads_its_progress(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,37 @@ def test_of_a_sweep_the_arms_alone_are_tried(tmp_path: Path, monkeypatch: pytest
     assert [list(order["arms"]) for order in orders] == [["a", "b"]]
 
 
+def test_arms_that_search_their_rate_are_tried_at_a_low_one_too_and_the_remark_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated = {"kind": "bo", "min_learning_rate": 0.01, "max_learning_rate": 1.0}
+    arms = {"searched": {"kind": "local"}, "stated": stated, "fixed": {"kind": "fixed"}}
+    job = {
+        "workload": {"kind": "digits-mlp"},
+        "optimizer": {"kind": "sgd", "learning_rate": 0.1},
+        "arms": [{"name": name, "controller": controller} for name, controller in arms.items()],
+        "objective": {"metric": "accuracy"},
+        "budget": {"steps": 1000},
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    monkeypatch.chdir(tmp_path)
+    orders: list[Any] = []
+    numbers = dict.fromkeys(("num_parameters", "num_trained", "num_training", "num_validation"), 9)
+    times = dict.fromkeys(("seconds_loading", "seconds_step", "seconds_evaluation", "bytes_kept", "bytes_peak"), 1)
+    found = numbers | times | {"batch": "9", "losses": [1.0], "validation": {"loss": 1.0}, "remarks": ["was lower"]}
+
+    def answer(order: Any, *, timeout_s: float) -> Any:
+        orders.append(order)
+        return {"searched": found, "fixed": found | {"remarks": []}}
+
+    monkeypatch.setattr(check_command, "answers", answer)
+    shown = run_cli.invoke(main.app, ["check", "job.json"]).stdout
+
+    assert orders[0]["lowest_rates"] == {"searched": pytest.approx(1e-4), "stated": 0.01}
+    assert orders[0]["metric"] == "accuracy"
+    assert "searched: was lower" in shown and "fixed: " not in shown
+
+
 def test_a_workload_that_hangs_is_ended_and_where_it_hung_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

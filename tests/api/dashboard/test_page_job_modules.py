@@ -791,3 +791,53 @@ process.exit();"""
     assert asked == ["b/snapshot", "a/snapshot", "a/comparison", "a/snapshot", "a/comparison"]
     assert "has stored the job b, and this one cannot read it" in shown and "digits" in shown
     assert "loading" not in shown and "nothing to compare" not in shown
+
+
+def test_a_trial_that_goes_on_has_a_button_that_stops_it_alone_and_asks_first():
+    trial = {"outcome": None, "backend": "gloo", "device": "cpu", "step": 1, "seconds": 1, "learning_rate": None}
+    trial |= {"bill": bill(), "stopped_by": None}
+    trials = [trial | {"trial_id": f"job-1.{arm}.0", "label": arm} for arm in ("good", "hopeless", "ended", "told")]
+    trials[2]["outcome"], trials[3]["stopped_by"] = "completed", "olga"
+    spec = {"workers": {"count": 2, "min": None}, "budget": {"steps": 100}}
+    script = f"""
+import {{ settled }} from "{SMALL_DOM}";
+const sent = [];
+globalThis.fetch = async (path, {{ method, headers }}) => {{
+  sent.push([method, path, headers["If-Match"]]);
+  return Response.json({{}});
+}};
+const {{ progressTable }} = await import("{DASHBOARD.as_uri()}/pages/job/progress.js");
+const {{ trialStop }} = await import("{DASHBOARD.as_uri()}/pages/job/controls.js");
+const shown = progressTable(trials, [], job, () => "", (trial) => trialStop(job, trial, () => sent.push("changed")));
+document.body.append(shown);
+const labels = ["good", "hopeless", "ended", "told"]
+  .filter((each) => shown.querySelector(`[aria-label=stop ${{each}}]`));
+shown.querySelector("[aria-label=stop hopeless]").onclick();
+await settled();
+const asked = sent.length;
+document.body.querySelector("dialog").querySelector("form").onsubmit({{ preventDefault() {{}} }});
+await settled();
+console.log(JSON.stringify([labels, asked, sent]));
+process.exit();"""
+
+    job = {"id": "job-1", "version": 3, "state": "running", "spec": spec}
+    labels, asked, sent = run(script, trials=trials, job=job)
+
+    assert (labels, asked) == (["good", "hopeless"], 0)
+    assert sent[0] == ["POST", "/v1/jobs/job-1/trials/job-1.hopeless.0:stop", '"3"']
+
+
+@pytest.mark.parametrize(
+    ("state", "owner", "num_trials", "may"),
+    [
+        ("running", "anna", 2, True),
+        ("running", "bert", 2, False),
+        ("running", "anna", 1, False),
+        ("stopping", "anna", 2, False),
+        ("succeeded", "anna", 2, False),
+    ],
+)
+def test_trials_are_stopped_on_the_page_by_whoever_may_change_the_job(state, owner, num_trials, may):
+    me, job = {"role": "submitter", "name": "anna"}, {"owner": owner, "state": state}
+
+    assert call("states.js", "it.mayStopTrials(me, job, trials)", me=me, job=job, trials=[{}] * num_trials) is may

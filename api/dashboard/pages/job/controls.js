@@ -23,7 +23,8 @@ const MEANING = {
 
 const STOP = `It ends as if its budget were spent now: evaluated, exported, and succeeded with what it has by then.
   Trials that have not begun stay out. A job that waits does this when its turn comes. Afterwards it can go on only by "extend".`;
-const CANCEL = `It ends without a result. What it trained since its last checkpoint is lost; "retry" goes on from there.`;
+const CANCEL = `It ends without a result. What it trained since its last checkpoint is lost; "retry" goes on from there.
+  A job whose extension has not begun keeps its result.`;
 const DELETE = "Its metrics, logs, checkpoints and weights are deleted, too. This cannot be undone.";
 
 // `changed` is called when the job is no longer as shown.
@@ -84,6 +85,17 @@ const confirmed = (text, act = api.ask) => (job, verb) => question({
   content: [element("p", {}, text)],
   answers: [{ label: `${verb} the job`, kind: verb, act: () => act(job, verb) }],
 });
+
+const STOP_TRIAL = `It ends as if its budget were spent now: evaluated, and exported with what it has by then. If it has not begun,
+  it is left out. The other trials go on.`;
+
+// Ends one trial of the job early. `changed` is called when the job is no longer as shown.
+export const trialStop = (job, trial, changed) => element("button", {
+  type: "button", class: "stop", "aria-label": `stop ${trial.label}`, onclick: () => question({
+    title: `stop “${trial.label}”?`,
+    content: [element("p", {}, STOP_TRIAL)],
+    answers: [{ label: "stop the trial", kind: "stop", act: () => api.stopTrial(job, trial.trial_id) }],
+  }).then(changed) }, "stop");
 
 function askToExtend(job) {
   const units = Object.entries(job.spec.budget).filter(([, cap]) => cap !== null);

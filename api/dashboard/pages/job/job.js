@@ -5,9 +5,9 @@ import { sampleNames } from "../../charts/sweep.js";
 import { element, empty, inTurn, patch, whenChanged, whenKept } from "../../dom.js";
 import { isWholeId, jobsOf } from "../../finding.js";
 import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
-import { TRAINING, trialName } from "../../states.js";
+import { mayStopTrials, TRAINING, trialName } from "../../states.js";
 import { choices } from "./choices.js";
-import { controls } from "./controls.js";
+import { controls, trialStop } from "./controls.js";
 import { curves } from "./curves.js";
 import { decisions } from "./decisions.js";
 import { DRAWN, drawnChoice, drawnTrials } from "./drawn.js";
@@ -29,7 +29,8 @@ const CHOICES = { x: "seconds", seeds: "mean", smooth: 0, log: true, logm: false
 
 export function jobPage(root, id, _, ask) {
   const head = element("div", {});
-  const actions = controls(() => refresh().catch(ask));
+  const changed = () => refresh().catch(ask);
+  const actions = controls(changed);
   const section = (name) => element("section", { class: "panel wide", id: name });
   const [progress, arms, bill, waiting] = [section("progress"), section("arms"), section("bill"), element("div", {}, empty("loading …"))];
   const fetchSeries = (name) => others(name, heldTrials(held?.trials ?? [], drawn), held?.trials.length ?? 0);
@@ -137,7 +138,7 @@ export function jobPage(root, id, _, ask) {
     const [trials, decided, schedules, series] = ["trials", "stages", "schedules", "series"].map((part, at) => labelled[at](all[part], plan));
     const levels = levelsOf(report);
     const [levelledTrials, named, planned] = [trials, decided, schedules].map((rows, at) => levelled[at](rows, levels));
-    drawTables(job, levelledTrials, named, report);
+    drawTables(job, levelledTrials, named, report, me);
     const chosenTrials = drawnTrials(levelledTrials, report.sweep?.ranking ?? [], chosen.held, TRAINING.includes(job.state));
     const textOf = (rows) => (rows.length < trials.length ? rows.map((row) => row.trial_id).join(" ") : null);
     drawn = idsOfLines(textOf(chosenTrials.lines));
@@ -156,12 +157,13 @@ export function jobPage(root, id, _, ask) {
 
   const redraw = () => Promise.all([shown.show(), why.show(), ranked.show()]);
 
-  const drawTables = whenChanged((job, trials, named, report) => {
+  const drawTables = whenChanged((job, trials, named, report, me) => {
     const costs = costsOf(report);
     const pruned = new Set((report.sweep?.ranking ?? []).filter((each) => each.status === "pruned").map((each) => each.trial_id));
     const billed = trials.map((trial) => ({ ...trial, cost: costs.get(trial.trial_id) ?? null, isPruned: pruned.has(trial.trial_id) }));
-    const phase = (trial, steps) => (trial.isPruned ? "pruned" : trial.outcome) ?? (steps && TRAINING.includes(job.state) ? `searching, ${steps} steps so far` : unfinished(trial, job));
-    patch(progress, element("h2", {}, "Progress"), progressTable(billed, named, job, phase));
+    const phase = (trial, steps) => (trial.isPruned ? "pruned" : trial.outcome === "completed" && trial.stopped_by ? "stopped" : trial.outcome) ?? (steps && TRAINING.includes(job.state) ? `searching, ${steps} steps so far` : unfinished(trial, job));
+    const stop = mayStopTrials(me, job, trials) ? (trial) => trialStop(job, trial, changed) : null;
+    patch(progress, element("h2", {}, "Progress"), progressTable(billed, named, job, phase, stop));
     patch(arms, element("h2", {}, "Arms"), armTable(report), ...(job.spec.seeds.length > 1 ? [] : crossings(report)), ...notes(known(report.trials, arranged(job.spec))));
     stages.update(named, job);
     patch(bill, element("h2", {}, "Bill"), billTable(billed, job, report.prices), ...optionTables(billed));

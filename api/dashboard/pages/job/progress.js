@@ -17,7 +17,7 @@ export function progressOf(trial, budget) {
   const caps = Object.entries(budget).filter(([, cap]) => cap !== null);
   const shares = caps.map(([unit, cap]) => ({ unit, cap, used: used[unit], share: Math.min(1, used[unit] / cap) }));
   const first = shares.reduce((most, each) => (each.share > most.share ? each : most));
-  if (trial.outcome === "completed" && !trial.isPruned) return { ...first, share: 1, left: 0 };
+  if (trial.outcome === "completed" && !trial.isPruned && !trial.stopped_by) return { ...first, share: 1, left: 0 };
   if (trial.outcome !== null) return { ...first, left: 0 };
   if (first.unit === "seconds") return { ...first, left: Math.max(0, first.cap - first.used) };
   return { ...first, left: first.share > 0 && used.seconds > 0 ? (used.seconds * (1 - first.share)) / first.share : null };
@@ -32,9 +32,11 @@ export function openSearchSteps(trial, stages) {
 // Shown where a job may continue with fewer workers: as many as it asks for.
 export const workersText = ({ count, min }) => `${(min ?? count) < count ? "up to " : ""}${count}`;
 
-export function progressTable(trials, stages, job, phase) {
+// `stop` makes the button that ends a trial early; null: the reader may end none.
+export function progressTable(trials, stages, job, phase, stop = null) {
   const workers = `${workersText(job.spec.workers)} ${job.spec.workers.count === 1 ? "worker" : "workers"}`;
   const over = trials.filter((trial) => trial.outcome !== null).length;
+  const mayEnd = (trial) => stop !== null && trial.outcome === null && !trial.stopped_by;
   const now = (trial) => [`learning rate ${number(trial.learning_rate)}`, trial.level === null ? "" : `${trial.level_name} ${level(trial.level, trial.level_name)}`,
     besides(latest(stages, trial)?.values ?? {})].filter((text) => text !== "").join(", ");
   return table(`${over} of ${trials.length} trials are over; each has ${workers}; what is left is on the training clock`, [
@@ -44,6 +46,7 @@ export function progressTable(trials, stages, job, phase) {
     ["left", (trial) => leftText(trial, progressOf(trial, job.spec.budget)), "number", (trial) => progressOf(trial, job.spec.budget).left],
     ["now", (trial) => (trial.learning_rate === null ? "–" : now(trial)), "text"],
     ["on", (trial) => (trial.backend ? `${trial.device}, ${trial.backend}` : "–"), ""],
+    ...(trials.some(mayEnd) ? [["action", (trial) => (mayEnd(trial) ? stop(trial) : ""), ""]] : []),
   ], trials, { key: (trial) => trial.trial_id });
 }
 

@@ -15,7 +15,7 @@ const CHECK_EVERY_MS = 800;
 const SECTIONS = {
   "What it is": ["name", "labels", "webhook"],
   "Model and data": ["workload", "partition", "precision", "accumulate", "clip"],
-  "Budget and objective": ["budget", "objective", "checkpoint"],
+  "Budget and objective": ["budget", "limits", "objective", "checkpoint"],
   "Workers and link": ["workers", "link", "lanes"],
   "What workers send": ["exchange", "sync"],
   "Training": ["optimizer", "activations", "blocks"],

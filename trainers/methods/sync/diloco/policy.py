@@ -1,7 +1,7 @@
 """DiLoCo: ranks train by any optimizer, and an outer optimizer takes for a gradient how far they went on average.
 
 Douillard et al. (2023), "DiLoCo: distributed low-communication training of language models", Algorithm 1.
-What the inner optimizer keeps, such as Adam's moments, stays each rank's own and goes on through the meetings.
+What the inner optimizer keeps, such as Adam's moments, stays each rank's own and goes on through the averages.
 """
 
 from torch import Tensor
