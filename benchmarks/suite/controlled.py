@@ -29,7 +29,7 @@ class Run:
     searched: int = 0
     taken_back: int = 0
     best: Best = field(default_factory=Best)
-    validation: Validation = Validation()
+    validation: Validation = field(default_factory=Validation)
     decisions: list[Decision] = field(default_factory=list)
     outcomes: list[tuple[Forecast, float]] = field(default_factory=list)  # of commits, and the losses they ended with
 
@@ -83,7 +83,7 @@ def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
     As a job does, it exports the best evaluated checkpoint where that is better than the end.
     """
     loop = Loop(strategy, Budget(steps=num_steps), clock=lambda: 0.0, holds=True)
-    run, states = Run(decisions=loop.decisions), {"first": line.snapshot()}
+    run, states = Run(decisions=loop.decisions), dict[str, Any](first=line.snapshot())
 
     def carry_out(order: Order) -> Taken | None:
         rates = [values.learning_rate for values in order.steps]

@@ -3,9 +3,9 @@
     PYTHONPATH=benchmarks python benchmarks/suite/small_data.py run   [--steps 1000] [--seeds 3 4] [--part 0 2]
     PYTHONPATH=benchmarks python benchmarks/suite/small_data.py table
 
-Tasks of the suite train on 200 and on 800 of their samples, beside those that have no more, and beside whole ones, which
-must not change. The controller starts from the right guess, and all that it trains is charged. What is compared is what
-a job exports. A pair is a line of `small_data.jsonl`. The rule was chosen with seed 11; other seeds took no part.
+Tasks of the suite train on 200 and on 800 of their samples, beside those that have no more. Whole ones must not change.
+The controller starts from the right guess, and all that it trains is charged. What is compared is what a job exports. A
+pair is a line of `small_data.jsonl`. The rule was chosen with seed 11; other seeds took no part.
 """
 
 import argparse

@@ -106,8 +106,8 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
     """Return whether a probe or the commit goes on, ends, or rolls back; `search`: what all probes have spent.
 
     A commit with an event ends if a search may follow. It is rolled back if its start is the better state. A commit
-    that rose above the run's best, but is still better than its start, always ends: the next has a lower rate. A run that
-    overfits starts over.
+    that rose above the run's best, but is still better than its start, always ends: the next has a lower rate. A run
+    that overfits starts over.
     """
     if observation.candidate_id is not None:
         reading = Reading.of(observation)
