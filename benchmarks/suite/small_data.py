@@ -11,20 +11,37 @@ pair is a line of `small_data.jsonl`. The rule was chosen with seed 11; other se
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rows import append, read
+from sklearn.datasets import load_iris
+from statsmodels.datasets import star98
 from torch.nn import functional
 
 from search.config import BoConfig
 from suite.averages import Averaged
 from suite.controlled import searched
-from suite.tasks import PER_CLASS, TASKS, Data, Task, patients, perceptron, tumours, voters, wines
+from suite.tasks import (
+    PER_CLASS,
+    TASKS,
+    Data,
+    Loss,
+    Task,
+    patients,
+    perceptron,
+    rows_of,
+    standardised,
+    tumours,
+    voters,
+    wines,
+)
 from trainers.workload import WorkloadError
 
 FILE = Path(__file__).with_name("small_data.jsonl")
@@ -59,6 +76,59 @@ _ADDED = (
     Task("voters-adamw", "voters", "adamw", 3e-3, voters, lambda: perceptron(9, 64, 7)),
     Task("patients-sgd", "patients", "sgd", 0.03, patients, lambda: perceptron(10, 64, 1), functional.mse_loss),
 )
+
+
+@cache
+def irises() -> Data:
+    inputs, labels = load_iris(return_X_y=True)
+    return standardised(inputs), torch.tensor(labels)
+
+
+@cache
+def schools() -> Data:
+    """Return 20 traits of 303 Californian school districts, and the standardised share of pupils above the median."""
+    table = star98.load_pandas().data.to_numpy()
+    shares = table[:, :1] / (table[:, :1] + table[:, 1:2])
+    return standardised(table[:, 2:]), standardised(shares)
+
+
+@cache
+def counties() -> Data:
+    """Return six traits of 437 counties of the American Midwest, and the standardised share of poor inhabitants."""
+    names = ("popdensity", "percwhite", "percblack", "perchsd", "percollege", "inmetro", "percbelowpoverty")
+    numbers = np.array([[float(row[name]) for name in names] for row in rows_of("midwest.csv")])
+    numbers[:, 0] = np.log(numbers[:, 0])
+    return standardised(numbers[:, :-1]), standardised(numbers[:, -1:])
+
+
+@cache
+def penguins() -> Data:
+    """Return four measures of 342 penguins, and the island that each lives on."""
+    names = ("bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g")
+    rows = [row for row in rows_of("penguins.csv") if row[names[0]] not in ("", "NA")]
+    islands = sorted({row["island"] for row in rows})
+    return standardised(np.array([[float(row[name]) for name in names] for row in rows])), torch.tensor(
+        [islands.index(row["island"]) for row in rows]
+    )
+
+
+def _with_both(
+    name: str, data: Callable[[], Data], widths: tuple[int, ...], loss: Loss, rate: float
+) -> tuple[Task, ...]:
+    """Return the task of a perceptron under SGD and under AdamW."""
+    return tuple(
+        Task(f"{name}-{optimizer}", name, optimizer, guess, data, lambda: perceptron(*widths), loss, 16)
+        for optimizer, guess in (("sgd", rate), ("adamw", 3e-3))
+    )
+
+
+#: On data that no choice of a rule or a constant has seen.
+_UNSEEN = (
+    *_with_both("irises", irises, (4, 32, 3), PER_CLASS, 0.1),
+    *_with_both("penguins", penguins, (4, 64, 3), PER_CLASS, 0.1),
+    *_with_both("schools", schools, (20, 64, 1), functional.mse_loss, 0.03),
+    *_with_both("counties", counties, (6, 64, 32, 1), functional.mse_loss, 0.03),
+)
 _CUT = tuple(cut(TASKS[name], size) for size in SIZES for name in CUT)
 _WHOLE = tuple(TASKS[name] for name in CUT)
 _SMALL = (*(TASKS[name] for name in NATURAL), *_ADDED)
@@ -66,6 +136,7 @@ GROUPS = {
     "have no more": _SMALL,
     **{f"{size} samples": tuple(each for each in _CUT if each.name.endswith(f"@{size}")) for size in SIZES},
     "whole": _WHOLE,
+    "unseen data": _UNSEEN,
 }
 ALL = {task.name: task for group in GROUPS.values() for task in group}
 
