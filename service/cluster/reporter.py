@@ -279,10 +279,10 @@ class LeaseKeeper:
     def __init__(self, door: Door, *, renew_s: float, max_silence_s: float, on_loss: Callable[[Stopped], None]) -> None:
         self._door, self._renew_s, self._max_silence_s = door, renew_s, max_silence_s
         self._on_loss = on_loss
+        self._began = time.monotonic()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
-        self._began = time.monotonic()
 
     def close(self) -> None:
         self._done.set()

@@ -96,10 +96,6 @@ def test_a_stopped_job_brings_to_its_end_what_has_begun_and_nothing_else(
     assert not is_wanted(_brief(finished=True, control=control), point.model_copy(update={"finished": True}))
 
 
-def test_a_trials_bundles_have_all_that_their_workers_ask_for() -> None:
-    workers = {"count": 4, "per_node": 2, "cpus": 3, "gpus": 1, "memory_gb": 1.5, "accelerator": "A100"}
-    job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}}
-
 @pytest.mark.parametrize("resume", [None, {"checkpoint": "file:///somewhere"}])
 def test_a_trial_that_was_stopped_alone_is_brought_to_its_end_if_it_has_begun(resume: dict[str, Any] | None) -> None:
     stopped = ResumePoint(trial_id="job.tuned.0", finished=False, resume=resume, stopped=True)
@@ -137,6 +133,10 @@ def test_a_stopped_trial_that_goes_on_from_a_checkpoint_is_told_before_it_trains
 
     assert (tune_trial._run(point.trial_id, max_silence_s=SILENCE_S), told) == ("completed", [Control.STOP])
 
+
+def test_a_trials_bundles_have_all_that_their_workers_ask_for() -> None:
+    workers = {"count": 4, "per_node": 2, "cpus": 3, "gpus": 1, "memory_gb": 1.5, "accelerator": "A100"}
+    job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}}
 
     bundle = {"CPU": 6.0, "GPU": 2.0, "memory": 3_000_000_000, "accelerator_type:A100": 0.002}
     assert bundles_of(JobSpec.model_validate(job | {"workers": workers}), 4) == [{}, bundle, bundle]
