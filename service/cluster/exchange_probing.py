@@ -34,7 +34,7 @@ def opened(spec: TrialSpec, space: SearchSpace, groups: Sequence[Group]) -> tupl
     if costs is None:  # without a clock, options cost their bytes; if only steps count, all cost the same
         counts_bytes = spec.budget.bytes is not None or spec.budget.seconds is not None
         costs = [_cost(option, each, each.bytes if counts_bytes else 1.0) for option, each in traffic.items()]
-    if groups[0].has_batch_norm:
+    if groups[0].built.has_batch_norm:
         costs = [each.model_copy(update={"teaches": each.teaches**WITH_BATCH_NORM}) for each in costs]
     options, opening = short_list(costs)
     if measuring.link is not None:

@@ -76,7 +76,7 @@ def own_schedule(spec: TrialSpec, space: SearchSpace, group: Group, *, start: st
     """
     strategy = strategies.build(OffConfig(), space=space, seed=spec.seed, budget=spec.budget)
     return Resume(
-        fingerprint=group.fingerprint,
+        fingerprint=group.built.fingerprint,
         checkpoint=start,
         checkpoints=[],
         stage=StageStart(checkpoint=start, progress=Progress()),

@@ -175,7 +175,7 @@ def for_a_lane(ask: Callable[[], Candidate | None], num_workers: int) -> Callabl
 
 def require_equal(groups: Sequence[Group]) -> None:
     """Raise WorkloadError unless all lanes have built the same model and data."""
-    likeness.require_alike("the lanes", [group.fingerprint for group in groups], [group.likeness for group in groups])
+    likeness.require_alike("the lanes", [group.built for group in groups])
 
 
 def recovered(groups: Sequence[Group]) -> Recovery:

@@ -25,7 +25,7 @@ from trainers.workload import WorkloadError
 
 #: Period and steps of a warm-up with averages of local updates. Its last step is the second average: in the first
 #: one, connections open and libraries load.
-MEETING_PERIOD, MEETING_STEPS = 2, 4
+AVERAGE_PERIOD, AVERAGE_STEPS = 2, 4
 
 
 def opening_space(
@@ -46,7 +46,7 @@ def opening_space(
         space, warm_ups = _with_step(spec, space, groups[0], warm_ups)
     num_alone, samples = spec.replica.num_alone(groups[0].num_workers), warm_ups[0].batch_samples
     known = {
-        "weights": groups[0].matrices and Weights(*groups[0].matrices),
+        "weights": groups[0].built.matrices and Weights(*groups[0].built.matrices),
         **_landscape(spec, groups[0]),
         "warms_up": any(each.warmup_steps for each in contenders(spec.replica.optimizer)),
         "num_alone": num_alone,
@@ -91,8 +91,8 @@ def _with_step(
     if isinstance(spec.replica.link, EmulateLink):
         seconds = average.seconds(spec.replica.link)
     elif _may_meet_at_any_step(spec):
-        met = [warm_up(group, space.opening.model_copy(update={"period": MEETING_PERIOD}), MEETING_STEPS)]
-        seconds = max(0.0, met[0].step_seconds[-1] - step.seconds) if len(met[0].step_seconds) == MEETING_STEPS else 0.0
+        met = [warm_up(group, space.opening.model_copy(update={"period": AVERAGE_PERIOD}), AVERAGE_STEPS)]
+        seconds = max(0.0, met[0].step_seconds[-1] - step.seconds) if len(met[0].step_seconds) == AVERAGE_STEPS else 0.0
     shown = max(0.0, seconds / period - sync.overlapped * step.seconds)
     mean = StepCost(bytes=average.bytes / period, seconds=step.seconds + shown)
     return space.model_copy(update={"step": mean}), [*warm_ups, *met]

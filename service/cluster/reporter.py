@@ -86,11 +86,14 @@ class Door:
         return self._answer(Acknowledgement, "POST", "/lease", body, timeout_s=timeout_s)
 
     def close(self) -> None:
+        """End the connections. A thread that calls later gets `Stopped`."""
         self._http.close()
 
     def _answer(
         self, kind: type[Told], method: str, path: str, body: str | None, *, timeout_s: float = TIMEOUT_S
     ) -> Told:
+        if self._http.is_closed:  # a reporter that could not send its last records in time may still try
+            raise Stopped(Control.FENCED, "this process has closed its connection to the API")
         headers = {"Content-Type": "application/json"} if body else None
         response = self._http.request(method, path, content=body, headers=headers, timeout=timeout_s)
         if _is_final(response):  # the attempt is over, or at fault: the API would say so again
@@ -279,10 +282,10 @@ class LeaseKeeper:
     def __init__(self, door: Door, *, renew_s: float, max_silence_s: float, on_loss: Callable[[Stopped], None]) -> None:
         self._door, self._renew_s, self._max_silence_s = door, renew_s, max_silence_s
         self._on_loss = on_loss
+        self._began = time.monotonic()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
-        self._began = time.monotonic()
 
     def close(self) -> None:
         self._done.set()

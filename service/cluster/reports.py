@@ -63,7 +63,7 @@ class Probe(NamedTuple):
 def origin(group: Group, weights: Exported, *, averaged: bool) -> Origin:
     """Return the origin of a run's result: releases, the fingerprint of first weights and data, the weights."""
     versions = {name: version(name) for name in ("wiretune", "torch")} | {"python": platform.python_version()}
-    return Origin(versions=versions, fingerprint=group.fingerprint, weights=weights.sha256, averaged=averaged)
+    return Origin(versions=versions, fingerprint=group.built.fingerprint, weights=weights.sha256, averaged=averaged)
 
 
 def started(trial_id: str, spec: TrialSpec, group: Group) -> TrialStarted:
@@ -74,7 +74,7 @@ def started(trial_id: str, spec: TrialSpec, group: Group) -> TrialStarted:
         seed=spec.seed,
         backend=group.backend,
         device=group.device,
-        metrics=dict(group.metrics),
+        metrics=dict(group.built.metrics),
     )
 
 

@@ -161,7 +161,7 @@ def _go_on(state: TrialState, resume: Resume) -> Begun:
             "anew, with `optimizer: {kind: auto}` or the one that was chosen"
         )
     state.spec = built_with(state.spec, state.groups, space["optimizer"])
-    if resume.fingerprint != state.group.fingerprint:
+    if resume.fingerprint != state.group.built.fingerprint:
         raise WorkloadError(
             "the model's starting weights, or its data, are not those that this job began with; submit it anew"
         )

@@ -100,7 +100,7 @@ class TrialState:
         self, spec: TrialSpec, groups: Sequence[Group], sink: Sink, *, trial_id: str, storage_url: str
     ) -> None:
         require_equal(groups)
-        self.judge = judge_by(spec.objective, groups[0].metrics)
+        self.judge = judge_by(spec.objective, groups[0].built.metrics)
         self.spec, self.trial_id, self.storage_url = spec, trial_id, f"{storage_url}/{trial_id}"
         self.group, self.groups, self.lanes = groups[0], groups, [Lane(group) for group in groups]
         self.keeper = Keeper(self.group, self.storage_url, keep=spec.checkpoint.keep)
@@ -172,9 +172,10 @@ class TrialState:
         If its weights set no record, their average may: then it is evaluated too, and the better of both counts. So
         it is at a rung, where samples of a sweep are compared.
         """
-        export = self.spec.checkpoint.export
+        export, min_delta = self.spec.checkpoint.export, self.spec.objective.min_delta
         found = self.evaluate(averaged=export == "average")
-        is_enough = self.progress.is_record(self.judge.score(found)) and not self._is_at_rung()
+        is_record = self.progress.is_record(self.judge.score(found), min_delta=min_delta)
+        is_enough = is_record and not self._is_at_rung()
         if export == "best" and found.has_average and not is_enough:
             found = min(found, self.evaluate(averaged=True), key=self.judge.rank)
         self._note(found)
@@ -284,6 +285,14 @@ class TrialState:
     ) -> Checkpointed:
         """Write a checkpoint within `commit` and return its record."""
         resume = self.save(commit, is_timed=not is_new_best, beside=beside)
+        return self._record(commit, resume, is_steady=is_steady)
+
+    def report_start(self, commit: OpenCommit) -> None:
+        """Report the stage's checkpoint as that of `commit`, which has no step yet. Older ones may be removed then."""
+        self.recorder.wait_for(self._record(commit, self.resume(self.stage.checkpoint, commit=commit)))
+
+    def _record(self, commit: OpenCommit, resume: dict[str, Any], *, is_steady: bool = False) -> Checkpointed:
+        """Return the record of a checkpoint within `commit`, from which a later attempt can `resume`."""
         return Checkpointed(
             trial_id=self.trial_id,
             stage=commit.decision.stage,
@@ -293,20 +302,12 @@ class TrialState:
             steady=is_steady,
         )
 
-    def report_start(self, commit: OpenCommit) -> None:
-        """Report the stage's checkpoint as that of `commit`, which has no step yet. Older ones may be removed then."""
-        resume = self.resume(self.stage.checkpoint, commit=commit)
-        stage, step, bill = commit.decision.stage, self.progress.step, self.progress.bill
-        self.recorder.wait_for(
-            Checkpointed(trial_id=self.trial_id, stage=stage, step=step, bill=bill, resume=resume, steady=False)
-        )
-
     def resume(
         self, checkpoint: str, *, commit: OpenCommit | None = None, search: OpenSearch | None = None
     ) -> dict[str, Any]:
         """Return, as JSON, what a later attempt needs to resume from `checkpoint`, within `commit` or `search`."""
         return Resume(
-            fingerprint=self.group.fingerprint,
+            fingerprint=self.group.built.fingerprint,
             checkpoint=checkpoint,
             checkpoints=self.keeper.saved,
             stage=self.stage,

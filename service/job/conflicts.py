@@ -139,7 +139,7 @@ def _workers_that_cannot_be_away(trial: TrialSpec) -> Iterator[Conflict]:
     replica, workers, message = trial.replica, trial.workers, ""
     if workers.min is None:
         return
-    if not trial.trains_apart:  # fewer go on from a checkpoint, which each of these can be shared out from
+    if not trial.trains_in_rounds:  # fewer go on from a checkpoint, which each of these can be shared out from
         if workers.pace == "own":
             message = "`pace: own` is for workers that train by themselves between averages: give `sync`, or leave out"
             yield Conflict("/workers/pace", workers.pace, f"{message} `pace`")

@@ -348,8 +348,8 @@ class TrialSpec(Config):
         return self.replica.searched(counts_traffic=self.budget.counts_traffic)[0]
 
     @property
-    def trains_apart(self) -> bool:
-        """True if workers have their own parameters between averages."""
+    def trains_in_rounds(self) -> bool:
+        """True if workers may train by themselves for some steps, or hold back gradients, under any choice."""
         return bool(self.replica.apart_under)
 
     def among(self, num_workers: int) -> "TrialSpec":

@@ -57,6 +57,7 @@ def test_everything_but_health_and_page_is_closed_without_a_key(anonymous: TestC
 
     names = {
         "job": "job-1",
+        "trial": "job-1.tuned.0",
         "key": "key-1",
         "code": f"sha256:{0:064x}",
         "kind": "owner",
@@ -572,7 +573,17 @@ def every_call() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("method", "path"), every_call())
 def test_every_route_refuses_a_parameter_that_it_does_not_have(http: TestClient, method: str, path: str) -> None:
-    filled = path.format(job="job-0", number=1, key="k", code="c", name="loss", path="x", kind="owner")
+    names = {
+        "job": "job-0",
+        "trial": "t",
+        "number": 1,
+        "key": "k",
+        "code": "c",
+        "name": "loss",
+        "path": "x",
+        "kind": "owner",
+    }
+    filled = path.format(**names)
 
     (error,) = refused(http.request(method, f"{filled}?verbose=1"), 422, "invalid-request")["errors"]
 

@@ -17,6 +17,7 @@ from service.job.parts import Objective
 from service.wire.records import Checkpointed, ScheduleEntry, StageClosed, TrialFinished
 from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Evaluation
+from trainers.training.call_results import Built
 from trainers.workload import WorkloadError
 
 LOSSES = {0: 2.0, 30: 1.5, 60: 0.5, 90: 1.0, 120: 0.499}  # by step; then it rises
@@ -37,7 +38,7 @@ def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[...,
         every_seconds: float = 60.0,
     ) -> Memory:
         group, sink = arithmetic_group(), Memory()
-        group.metrics = {"accuracy": "max"}
+        group.built = Built(metrics={"accuracy": "max"})
 
         def evaluate(*, averaged: bool = False) -> Evaluation:
             step = len(group.rates)

@@ -25,6 +25,7 @@ from service.wire.records import AnyRecord, Checkpointed, MetricPoints, ProbeDon
 from tests.support.patience import PATIENCE_S
 from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Evaluation, Segment
+from trainers.training.call_results import Built
 from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 from trainers.workload import WorkloadError
@@ -114,7 +115,7 @@ def test_who_leaves_the_search_waits_for_what_runs(arithmetic_group: Callable[..
 
 def test_lanes_of_different_models_are_refused(arithmetic_group: Callable[..., Any]) -> None:
     groups = [arithmetic_group(), arithmetic_group()]
-    groups[1].fingerprint = "another model"
+    groups[1].built = Built(fingerprint="another model")
 
     with pytest.raises(WorkloadError, match="different models or data"):
         require_equal(groups)

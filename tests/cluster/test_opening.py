@@ -14,6 +14,7 @@ from service.job.parts import TrialSpec
 from service.wire.records import MetricPoints, ProbeDone, StageDecided, TrialFinished
 from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Segment, SegmentResult, StepTimes
+from trainers.training.call_results import Built
 from trainers.workload import WorkloadError
 
 JOB: dict[str, Any] = {
@@ -88,7 +89,7 @@ def test_a_step_of_a_worker_alone_takes_the_warm_ups_compute_at_most(
 
 
 def test_the_search_knows_what_the_workers_model_begins_with(group: Any) -> None:
-    group.matrices = (14, 0.013, False)
+    group.built = Built(matrices=(14, 0.013, False))
 
     weights = opening_space(digits_trial(controller={"kind": "bo"}), [group])[0].weights
 
@@ -159,7 +160,7 @@ def test_a_first_step_that_diverges_says_nothing_of_the_link(exchange: Any, link
 def test_local_updates_compete_on_a_fast_link_where_their_steps_are_shorter(
     local_s: float, has_batch_norm: bool, competing: set[str], opening: str, link: Any, group: Any
 ) -> None:
-    group.has_batch_norm, group.shapes = has_batch_norm, [(512, 64), (512, 512)]
+    group.built, group.shapes = Built(has_batch_norm=has_batch_norm), [(512, 64), (512, 512)]
     spec = digits_trial(exchange={"kind": "auto"}, link=link, budget={"seconds": 100}, controller={"kind": "bo"})
     sent = {option.name: traffic.bytes for option, traffic in predicted(spec, group).items()}
     warmed: list[str] = []

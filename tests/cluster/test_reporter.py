@@ -291,6 +291,13 @@ def test_an_api_that_stays_silent_ends_the_run(api: Api, start: Callable[..., Re
         start(max_silence_s=0.5).flush(_point(0))
 
 
+def test_a_stream_whose_door_is_closed_ends_and_says_so(door: Door, start: Callable[..., Reporter]) -> None:
+    door.close()
+
+    with pytest.raises(Stopped, match="has closed its connection"):
+        start().flush(_point(0))
+
+
 def test_the_lease_is_renewed_and_its_loss_is_told_once(api: Api, door: Door) -> None:
     lost: list[Stopped] = []
     is_lost = threading.Event()
@@ -322,18 +329,18 @@ def keeper(door: Door) -> Iterator[LeaseKeeper]:
 
 
 @pytest.mark.usefixtures("keeper")
-def test_the_lease_is_renewed_as_often_while_the_api_is_away_so_that_it_is_back_before_the_lease_is(api: Api) -> None:
-    api.refuse = 20
-
-    assert wait_until(lambda: api.leases > 0, timeout_s=5 * crowd())  # records are sent every 5 s by then
-
-
-@pytest.mark.usefixtures("keeper")
 def test_each_renewal_says_for_how_long_its_process_has_lived(api: Api) -> None:
     assert wait_until(lambda: api.leases > 2, timeout_s=PATIENCE_S)
 
     first, second, third = api.held_s[:3]
     assert 0 < first < second < third < PATIENCE_S
+
+
+@pytest.mark.usefixtures("keeper")
+def test_the_lease_is_renewed_as_often_while_the_api_is_away_so_that_it_is_back_before_the_lease_is(api: Api) -> None:
+    api.refuse = 20
+
+    assert wait_until(lambda: api.leases > 0, timeout_s=5 * crowd())  # records are sent every 5 s by then
 
 
 @pytest.mark.usefixtures("keeper")

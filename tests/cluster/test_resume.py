@@ -23,6 +23,7 @@ from service.wire.records import (
     TrialFinished,
 )
 from tests.support.small_trials import Memory, digits_trial
+from trainers.training.call_results import Built
 from trainers.workload import WorkloadError
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -260,7 +261,7 @@ def test_a_job_does_not_resume_on_another_model_or_other_data(
     spec = _spec("cosine", "steps", keep=1)
     resume = train(spec).of(Checkpointed)[0].resume
     group = arithmetic_group()
-    group.fingerprint = "of an edited model"
+    group.built = Built(fingerprint="of an edited model")
 
     with pytest.raises(WorkloadError, match="not those that this job began with"):
         trial.train(spec, group, Memory(), trial_id="t", storage_url=f"file://{tmp_path}/later", resume=resume)

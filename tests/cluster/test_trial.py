@@ -26,7 +26,7 @@ from service.wire.records import (
     StageDecided,
     TrialFinished,
 )
-from tests.support.killed_workers import KilledInMeeting
+from tests.support.killed_workers import KilledInAverage
 from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Segment
 from trainers.training.elastic import ElasticGroup
@@ -220,7 +220,7 @@ def test_a_trial_whose_worker_is_killed_goes_on_without_it_and_says_so_on_the_bi
     local = {"sync": {"kind": "diloco", "period": 5}, "workers": {"count": 2, "min": 1}}
     spec = _spec(**FIXED | local)
     sink = Stopping()
-    with ElasticGroup(KilledInMeeting(spec.replica, num_workers=2), least=1) as group:
+    with ElasticGroup(KilledInAverage(spec.replica, num_workers=2), least=1) as group:
         trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
 
     [finished] = sink.of(TrialFinished)

@@ -23,8 +23,8 @@ def outcome(config: ReplicaConfig, *, is_killed: bool) -> list[Any]:
         return [(result.losses, result.bytes_sent) for result in results] + [group.evaluate().loss]
 
 
-class KilledInMeeting(ProcessGroup):
-    """Worker 1 dies in the first meeting."""
+class KilledInAverage(ProcessGroup):
+    """Worker 1 dies in the first average."""
 
     is_alive = True
 

@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import json
 import pickle
 from email.message import Message
 from types import SimpleNamespace
@@ -10,8 +11,12 @@ from urllib.error import ContentTooShortError, HTTPError
 
 import pytest
 
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training import rank
-from trainers.training.call_results import BLAME_S, Outcome, WorkerFailed, WorkerLost, judge, patience_s
+from trainers.training.call_results import BLAME_S, Built, Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.workload import NoData, WorkloadError
 
 ANSWER, PEER_LOST = Outcome("answer", "fine"), Outcome("peer_lost", "connection reset")
@@ -128,6 +133,16 @@ def test_a_rank_tells_missing_data_from_a_workload_that_cannot_be_trained(
     config: Any = None
 
     assert rank.Rank(config, 0, 1, device="cpu", backend="gloo").answer("build", ()) == Outcome(kind, str(error))
+
+
+def test_what_a_rank_has_built_is_answered_as_json_and_read_as_one_record():
+    config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig())
+
+    answer = rank.Rank(config, 0, 1, device="cpu", backend="gloo").answer("build", ()).content
+
+    built = Built(**json.loads(json.dumps(answer)))
+    assert type(answer) is dict and built.metrics == {"accuracy": "max"}
+    assert built.fingerprint and built.likeness and built.matrices and not built.has_batch_norm
 
 
 def test_a_loss_keeps_the_answers_that_did_come():

@@ -18,7 +18,7 @@ from trainers.segment import Segment
 from trainers.training import feed, model
 from trainers.training.checkpoint import commit_manifest, read_tensors
 from trainers.training.model import NUM_BATCHES
-from trainers.training.replica import BEFORE_MEETING, Replica
+from trainers.training.replica import BEFORE_AVERAGE, Replica
 from trainers.workloads import registry
 from trainers.workloads.digits import Digits
 
@@ -65,10 +65,10 @@ def test_a_meeting_that_is_undone_leaves_the_masks_that_come_next(
     losses = []
     for is_undone in (False, True):
         replica = Replica(make_config(sync=LocalSgdConfig(period=4)), 0, 1, device="cpu")
-        assert replica.run(SEGMENT, until_meeting=True).meets
+        assert replica.run(SEGMENT, until_average=True).meets
         if is_undone:
             replica.meet()
-            replica.restore(BEFORE_MEETING)
+            replica.restore(BEFORE_AVERAGE)
         replica.meet()
         losses.append(replica.run(SEGMENT).losses)
 

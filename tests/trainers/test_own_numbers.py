@@ -15,7 +15,7 @@ from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.replica import Replica
-from trainers.training.segment_results import in_a_row, merge, with_meeting
+from trainers.training.segment_results import in_a_row, merge, with_average
 from trainers.workload import WorkloadError
 
 SEGMENT = Segment(num_steps=4, learning_rate=0.05)
@@ -97,7 +97,7 @@ def test_rounds_in_a_row_keep_a_number_for_every_step_that_stays():
     rounds = [result((1.0, 2.0), {"a": (1.0, 2.0)}), result((3.0, 4.0), {"a": (3.0, 4.0)}, first_step=2)]
     met = result((), {}, first_step=3, diverged=True)
 
-    joined = in_a_row([rounds[0], with_meeting(rounds[1], met)])
+    joined = in_a_row([rounds[0], with_average(rounds[1], met)])
 
     assert joined.own == {"a": (1.0, 2.0, 3.0)}
     assert joined.losses == (1.0, 2.0, 3.0)

@@ -13,7 +13,8 @@ from trainers.methods.optimizer.spec import SgdConfig
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
 from trainers.spec.workloads import DigitsMlp
-from trainers.training.call_results import Outcome, Unfit, WorkerFailed, WorkerLost
+from trainers.training.call_results import Built, Outcome, Unfit, WorkerFailed, WorkerLost
+from trainers.training.elastic import ElasticGroup
 from trainers.training.group import Group, WorkerGroup
 from trainers.training.repair import MAX_REPAIRS, RepairingGroup
 from trainers.workload import WorkloadError
@@ -168,6 +169,14 @@ def test_a_run_with_losses_anywhere_is_the_undisturbed_one(
 
 
 RUN = Segment(num_steps=1, learning_rate=1.0)
+
+
+@pytest.mark.parametrize("outliving", [RepairingGroup, lambda group: ElasticGroup(group, least=1)], ids=["", "min"])
+def test_a_group_that_outlives_its_workers_says_what_they_have_built(outliving: Callable[[WorkerGroup], Group]):
+    workers = SummingGroup({})
+    workers.built = Built(fingerprint="a net", metrics={"accuracy": "max"}, has_batch_norm=True)
+
+    assert outliving(workers).built == workers.built
 
 
 def test_only_the_lost_ranks_are_replaced():

@@ -1,10 +1,11 @@
 """Judge the results of a call on each rank: return the answers, or find the ranks that are lost. Pure functions."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from trainers.overload import explained
+from trainers.segment import Direction
 from trainers.workload import NoData, WorkloadError
 
 #: The longest time to look for the rank that caused a peer's error.
@@ -25,6 +26,16 @@ class Outcome(NamedTuple):
 
     kind: Kind
     content: Any
+
+
+class Built(NamedTuple):
+    """The answer of a rank that has built its replica. JSON-compatible; it crosses processes as a dictionary."""
+
+    fingerprint: str = ""  # identifies the training task
+    likeness: Mapping[str, Sequence[float] | str] = {}  # see `trainers.training.likeness`
+    metrics: Mapping[str, Direction] = {}  # the workload's own
+    matrices: tuple[int, float, bool] | None = None  # of the new model, see `Replica.matrices`
+    has_batch_norm: bool = False  # layers that keep running statistics as they train
 
 
 class WorkerLost(Exception):

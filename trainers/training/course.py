@@ -68,7 +68,7 @@ class Course:
         """Train the next step whatever the pace: the state has become another one than the last step left."""
         self._last = None
 
-    def run(self, segment: Segment, begin: int, *, until_meeting: bool, pace: float) -> SegmentResult:
+    def run(self, segment: Segment, begin: int, *, until_average: bool, pace: float) -> SegmentResult:
         """Take the segment's steps from number `begin` on, as `Replica.run` says."""
         first_step, self._held, before = self._number, None, self._stopwatch.read()
         taken: list[Taken] = []
@@ -81,7 +81,7 @@ class Course:
         with self._parts.random.scope():
             for index in range(begin, segment.num_steps):
                 started, waited_s = time.monotonic(), self._stopwatch.waited_s
-                step = self._taken(segment, index, may_meet=not until_meeting, pace=pace)
+                step = self._taken(segment, index, may_meet=not until_average, pace=pace)
                 diverged = step.outcome.diverged
                 if diverged:
                     break
@@ -174,7 +174,7 @@ class Course:
     def _taken(self, segment: Segment, index: int, *, may_meet: bool, pace: float) -> Step:
         """Train the segment's step number `index`, or leave it out, as `pace` says, and come to what the last one did.
 
-        Without `may_meet` a meeting that is due after it is held back.
+        Without `may_meet` an average that is due after it is held back.
         """
         if self._last is None or is_trained(self._steps_of_round, pace):
             step = self._train_step(segment, index, may_meet=may_meet)

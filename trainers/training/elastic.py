@@ -21,8 +21,8 @@ from trainers.overload import explained
 from trainers.segment import Segment, SegmentResult
 from trainers.training.call_results import Outcome, WorkerLost, in_place_of_others, judge
 from trainers.training.group import Group, Recovery, WorkerGroup
-from trainers.training.replica import BEFORE_MEETING
-from trainers.training.segment_results import in_a_row, merge, with_meeting
+from trainers.training.replica import BEFORE_AVERAGE
+from trainers.training.segment_results import in_a_row, merge, with_average
 
 #: Failed calls in a row before the group raises WorkerLost.
 MAX_LOSSES = 5
@@ -87,9 +87,7 @@ class ElasticGroup(Group):
         self._group, self._least, self._own_pace = group, least, own_pace
         self.config, self.num_workers = group.config, group.num_workers
         self.backend, self.device = group.backend, group.device
-        self.shapes, self.nodes = group.shapes, group.nodes
-        self.metrics, self.fingerprint, self.likeness = group.metrics, group.fingerprint, group.likeness
-        self.matrices, self.has_batch_norm = group.matrices, group.has_batch_norm
+        self.built, self.shapes, self.nodes = group.built, group.shapes, group.nodes
         self.recovery = Recovery()
         self._present, self._connected = list(range(self.num_workers)), list(range(self.num_workers))
         self._away: dict[int, str] = {}  # by absent rank: the call that it has still to answer
@@ -98,11 +96,6 @@ class ElasticGroup(Group):
         self._round: dict[int, Trained] = {}  # by rank, of those that have trained in this round
         self._rounds: dict[str, dict[int, Trained]] = {}  # by slot: `_round` at the snapshot
         self._num_losses = 0
-
-    @property
-    def absent(self) -> list[int]:
-        """The ranks that are away."""
-        return sorted(self._away)
 
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         while True:
@@ -131,7 +124,7 @@ class ElasticGroup(Group):
             self._wait_for(self._least)
             results = self._run_round(segment, begin)
             taken = self._merged(results)
-            rounds.append(with_meeting(taken, self._meet()) if taken.meets and not taken.diverged else taken)
+            rounds.append(with_average(taken, self._meet()) if taken.meets and not taken.diverged else taken)
             if rounds[-1].diverged:
                 break
         return in_a_row(rounds)
@@ -156,7 +149,7 @@ class ElasticGroup(Group):
         speeds = {rank: speed for rank, speed in self._speeds.items() if rank in self._present}
         pace = dict.fromkeys(self._present, 1.0) | (paces(speeds) if self._own_pace and speeds else {})
         for rank in self._present:
-            self._group.ask(rank, "run_until_meeting", (told, begin, pace[rank]))
+            self._group.ask(rank, "run_until_average", (told, begin, pace[rank]))
         results, arrivals, dead = dict[int, SegmentResult](), dict[int, float](), dict[int, Outcome]()
         before, end_s = {rank: self._round.get(rank, Trained()) for rank in self._present}, limit_s
         while missing := [rank for rank in self._present if rank not in results and rank not in dead]:
@@ -202,7 +195,7 @@ class ElasticGroup(Group):
         """Continue without these ranks. Late ranks train on; dead ones are replaced."""
         for rank in late:
             log.warning("worker %d is late: the others meet without it", rank)
-            self._away[rank] = "run_until_meeting"
+            self._away[rank] = "run_until_average"
         for rank in dead:
             log.warning("worker %d is lost: the others go on, and it is replaced", rank)
             self._group.kill(rank)
@@ -240,7 +233,7 @@ class ElasticGroup(Group):
                 break
             except WorkerLost as lost:
                 self._lose(lost)
-                self._undo_meeting()
+                self._undo_average()
         self._num_losses = 0
         absences = Counter(self.recovery.absences) + Counter(self._away.keys())
         self.recovery = replace(self.recovery, absences=absences)
@@ -260,11 +253,11 @@ class ElasticGroup(Group):
         fields["steps_by_workers"] = {len(results): len(merged.losses)} if some_are_away else {}
         return merged.model_copy(update=fields)
 
-    def _undo_meeting(self) -> None:
+    def _undo_average(self) -> None:
         """Restore the remaining ranks to their state before the average, which some of them may have finished."""
         while True:
             try:
-                self._group.call_on(self._present, "restore", BEFORE_MEETING)
+                self._group.call_on(self._present, "restore", BEFORE_AVERAGE)
                 return
             except WorkerLost as lost:
                 self._lose(lost)

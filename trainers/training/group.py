@@ -14,9 +14,9 @@ from typing import Any, Self
 from trainers import overload
 from trainers.exchange.topology import Nodes
 from trainers.methods.replica_config import ReplicaConfig
-from trainers.segment import Direction, Evaluation, Segment, SegmentResult, Written
+from trainers.segment import Evaluation, Segment, SegmentResult, Written
 from trainers.training import landscape, likeness
-from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost, judge, patience_s
+from trainers.training.call_results import Built, Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.landscape import NUM_BATCHES, Landscape
 from trainers.training.segment_results import bytes_by_rank, merge
@@ -45,11 +45,7 @@ class Group(ABC):
     device: str  # of rank 0: cpu | cuda:0 | ...
     shapes: Sequence[tuple[int, ...]]  # of the trained parameters
     nodes: Nodes  # the ranks on each node
-    metrics: Mapping[str, Direction] = {}  # the workload's own
-    fingerprint: str = ""  # identifies the training task
-    likeness: Mapping[str, Sequence[float] | str] = {}  # of what each rank built
-    matrices: tuple[int, float, bool] | None = None  # of the new model, see `Replica.matrices`
-    has_batch_norm: bool = False  # layers that keep running statistics as they train
+    built = Built()  # by each rank, alike
     recovery = Recovery()  # a group that repairs nothing has spent nothing
 
     @property
@@ -235,14 +231,12 @@ class WorkerGroup(Group):
         self.shapes = tuple(map(tuple, shapes))
         self.nodes = tuple(map(tuple, nodes))
 
-    def agree(self, built: Sequence[dict[str, Any]]) -> None:
+    def agree(self, answers: Sequence[Mapping[str, Any]]) -> None:
         """Record what the ranks built. Raises WorkloadError if any, also a later one, built another model or data."""
-        if not self.fingerprint:
-            self.fingerprint, self.metrics = built[0]["fingerprint"], built[0]["metrics"]
-            self.likeness = built[0]["likeness"]
-            self.matrices, self.has_batch_norm = built[0]["matrices"], built[0]["has_batch_norm"]
-        fingerprints = [self.fingerprint, *(each["fingerprint"] for each in built)]
-        likeness.require_alike("the workers", fingerprints, [self.likeness, *(each["likeness"] for each in built)])
+        built = [Built(**each) for each in answers]
+        if not self.built.fingerprint:
+            self.built = built[0]
+        likeness.require_alike("the workers", [self.built, *built])
 
     def call_on(self, ranks: Collection[int], method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         """Send the call to `ranks`, and return their answers in this order. Raises as `call` does."""

@@ -10,7 +10,7 @@ from urllib.error import ContentTooShortError
 from trainers.exchange.connection import PeerLost
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.training.call_results import Outcome
+from trainers.training.call_results import Built, Outcome
 from trainers.training.replica import Backend, Replica
 from trainers.workload import NoData, Workload, WorkloadError
 
@@ -81,16 +81,7 @@ class Rank:
             self._configure(*args)
             return None
         if method == "build":
-            config, rank, num_workers = self._launch
-            self._replica = Replica(config, rank, num_workers, device=self._device, workload=self._workload)
-            self._workload = self._replica.workload
-            return {
-                "fingerprint": self._replica.fingerprint(),
-                "likeness": self._replica.likeness(),
-                "metrics": dict(self._replica.workload.metrics),
-                "matrices": self._replica.matrices(),
-                "has_batch_norm": self._replica.has_batch_norm,
-            }
+            return self._build()._asdict()
         if self._replica is None:
             raise ValueError(f"a rank must be told to `build` first, got {method!r}")
         if method == "connect":
@@ -98,6 +89,19 @@ class Rank:
             replica = self._replica
             return replica.backend, str(replica.device), replica.shapes, replica.nodes
         return answer(self._replica, method, args)
+
+    def _build(self) -> Built:
+        """Build the replica, with the data that an earlier one has loaded."""
+        config, rank, num_workers = self._launch
+        self._replica = replica = Replica(config, rank, num_workers, device=self._device, workload=self._workload)
+        self._workload = replica.workload
+        return Built(
+            fingerprint=replica.fingerprint(),
+            likeness=replica.likeness(),
+            metrics=dict(replica.workload.metrics),
+            matrices=replica.matrices(),
+            has_batch_norm=replica.has_batch_norm,
+        )
 
     def _move(self, first: int, num_workers: int) -> None:
         """Become a rank of a larger group, `first` ranks further on. Call `build` and `connect` again afterwards."""
@@ -123,10 +127,10 @@ def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
     match method:
         case "run":
             return replica.run(Segment.model_validate(args[0])).model_dump(mode="json")
-        case "run_until_meeting":
+        case "run_until_average":
             told, begin, pace = args
             segment = Segment.model_validate(told)
-            return replica.run(segment, begin, until_meeting=True, pace=pace).model_dump(mode="json")
+            return replica.run(segment, begin, until_average=True, pace=pace).model_dump(mode="json")
         case "meet":
             return replica.meet().model_dump(mode="json")
         case "run_alone":

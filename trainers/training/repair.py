@@ -88,10 +88,8 @@ class RepairingGroup(Group):
 
     def __init__(self, group: WorkerGroup) -> None:
         self._group = group
-        self.config, self.shapes = group.config, group.shapes
+        self.config, self.built, self.shapes = group.config, group.built, group.shapes
         self.backend, self.device = group.backend, group.device
-        self.metrics, self.fingerprint, self.likeness = group.metrics, group.fingerprint, group.likeness
-        self.matrices, self.has_batch_norm = group.matrices, group.has_batch_norm
         self.recovery = Recovery()
         self._history = History()
         self._count()

@@ -40,8 +40,8 @@ from trainers.workloads import registry
 
 Backend = Literal["auto", "gloo", "nccl"]
 
-#: The slot of the state between the last step by themselves and the meeting that follows.
-BEFORE_MEETING = "before the meeting"
+#: The slot of the state between the last step by themselves and the average that follows.
+BEFORE_AVERAGE = "before the average"
 
 log = logging.getLogger("wiretune.replica")
 
@@ -301,28 +301,28 @@ class Replica:
 
     # -- training -------------------------------------------------------------------------------------------
 
-    def run(self, segment: Segment, begin: int = 0, *, until_meeting: bool = False, pace: float = 1.0) -> SegmentResult:
+    def run(self, segment: Segment, begin: int = 0, *, until_average: bool = False, pace: float = 1.0) -> SegmentResult:
         """Take the segment's steps from number `begin` on; returns this rank's view of them.
 
-        Losses are means over all ranks. With `until_meeting` it ends where ranks that have trained apart are to meet,
+        Losses are means over all ranks. With `until_average` it ends where ranks that have trained apart are to meet,
         which `meet` then does. A rank with a `pace` below 1 trains this share of a round's steps, the first one
         included, and leaves out the others, whose results are those of the one before.
         """
-        result = self._course.run(segment, begin, until_meeting=until_meeting, pace=pace)
+        result = self._course.run(segment, begin, until_average=until_average, pace=pace)
         if result.meets:
-            self.state.snapshot(BEFORE_MEETING)
+            self.state.snapshot(BEFORE_AVERAGE)
         return result
 
     def meet(self) -> SegmentResult:
         """Meet the other ranks after the last step, as `run` was told to leave it; returns that step's result.
 
-        After PeerLost, `restore(BEFORE_MEETING)` undoes whatever was done of it.
+        After PeerLost, `restore(BEFORE_AVERAGE)` undoes whatever was done of it.
         """
         return self._course.meet()
 
     def give_state(self, to: int) -> None:
         """Send the state, and all slots, to the present rank number `to`, which takes it. Raises PeerLost."""
-        state_handover.give(self.state, self._node_links.between, to, without=BEFORE_MEETING)
+        state_handover.give(self.state, self._node_links.between, to, without=BEFORE_AVERAGE)
 
     def take_state(self, source: int) -> None:
         """Take the state, and all slots, that the present rank number `source` gives; raises PeerLost.
@@ -341,7 +341,7 @@ class Replica:
         sync = EveryStep(DenseExchange(self.parts.buffer, Connection(1, pacing.Unpaced(), Ledger())))
         self.parts.random.begin(self._fresh_seed(rank=0))
         alone = Course(self.parts, sync, self._node_links, rank=0)
-        result = alone.run(segment, 0, until_meeting=False, pace=1.0)
+        result = alone.run(segment, 0, until_average=False, pace=1.0)
         return result.model_copy(update={"bytes_dense": 0, "threshold": self._exchange.threshold})
 
     def _fresh_seed(self, rank: int) -> int:
@@ -362,7 +362,7 @@ class Replica:
         names = ("loss", *self.workload.metrics)
         num_samples = len(self.workload.validation)
         evaluated = self._state_to_evaluate(averaged=averaged)
-        has_average = bool(self.parts.average.tensors())
+        has_average = self.parts.average.has_states
         # Not remembered: a replaced worker would not know of it, and all ranks must take the same.
         at_once = min(self.workload.samples_at_once, math.ceil(num_samples / len(self._present)))
         while (found := self._measured(evaluated, names, at_once)) is None:

@@ -101,7 +101,7 @@ def bytes_by_rank(answers: Sequence[SegmentResult | Evaluation | Written]) -> di
     return {field: tuple(rank for answer in answers for rank in getattr(answer, field)) for field in _BYTES}
 
 
-def with_meeting(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
+def with_average(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
     """Merge the average after the last of the steps `taken` into that step's result."""
     last = len(taken.losses) - 1
     kept: dict[str, Any] = (
