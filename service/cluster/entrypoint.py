@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import closing
 from typing import Any
 
 import ray
@@ -24,11 +23,7 @@ log = logging.getLogger("wiretune.driver")
 def main() -> int:
     """Run the attempt that the environment names; the exit status says how it ended."""
     configure_process("wiretune-driver")
-    with closing(Door.from_environment()) as door:
-        return _attempt(door)
-
-
-def _attempt(door: Door) -> int:
+    door = Door.from_environment()
     brief = door.brief()
     log.info("attempt %d of %s: the driver is up", brief.number, brief.job_id)
     lease = LeaseKeeper(door, renew_s=brief.renew_s, max_silence_s=brief.max_silence_s, on_loss=_die)

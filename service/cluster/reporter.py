@@ -86,14 +86,11 @@ class Door:
         return self._answer(Acknowledgement, "POST", "/lease", body, timeout_s=timeout_s)
 
     def close(self) -> None:
-        """End the connections. A thread that calls later gets `Stopped`."""
         self._http.close()
 
     def _answer(
         self, kind: type[Told], method: str, path: str, body: str | None, *, timeout_s: float = TIMEOUT_S
     ) -> Told:
-        if self._http.is_closed:  # a reporter that could not send its last records in time may still try
-            raise Stopped(Control.FENCED, "this process has closed its connection to the API")
         headers = {"Content-Type": "application/json"} if body else None
         response = self._http.request(method, path, content=body, headers=headers, timeout=timeout_s)
         if _is_final(response):  # the attempt is over, or at fault: the API would say so again

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, nullcontext
 
 from pydantic import ValidationError
 from ray import tune
@@ -49,8 +49,7 @@ def run(trial_id: str, trace: Mapping[str, str], *, max_silence_s: float) -> Non
 def _run(trial_id: str, *, max_silence_s: float) -> str:
     """Return how the trial ended. Raises LostTouch, which ends all trials, if the attempt can store nothing more."""
     try:
-        with closing(Door.from_environment()) as door:
-            return _reported(door, trial_id, max_silence_s=max_silence_s)
+        return _reported(Door.from_environment(), trial_id, max_silence_s=max_silence_s)
     except Stopped as stopped:
         if stopped.control is Control.FENCED:
             raise LostTouch(f"a trial lost touch with the API: {stopped.reason}") from stopped
@@ -129,7 +128,7 @@ def _that_outlives_workers(spec: TrialSpec, mark: str | None, *, lane: int) -> G
     """Start the workers of a lane, in a group that survives the loss of one."""
     workers = spec.workers
     group = RayGroup(spec.replica, workers, mark=mark, lane=lane)
-    if workers.min is None or not spec.trains_in_rounds:
+    if workers.min is None or not spec.trains_apart:
         return RepairingGroup(group)
     return ElasticGroup(group, least=min(workers.min, workers.count), own_pace=workers.pace == "own")
 

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
-from service.cluster import entrypoint, reporter, tune_trial
+from service.cluster import reporter, tune_trial
 from service.cluster.attempt import Hopeless, LostTouch, NoPlace, is_wanted
 from service.cluster.checkpoints import NoRoom
 from service.cluster.entrypoint import bundles_of, failure_of, outcome_of, run
@@ -39,10 +39,6 @@ def _brief(*, finished: bool, control: Control = Control.RUN) -> AttemptBrief:
         control=control,
         trials=(ResumePoint(trial_id="job.tuned.0", finished=finished, resume=None),),
     )
-
-
-def _door(brief: AttemptBrief) -> SimpleNamespace:
-    return SimpleNamespace(brief=lambda **_: brief, close=lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +160,6 @@ class Api:
     def brief(self, **_: float) -> AttemptBrief:
         return self.told
 
-    def close(self) -> None:
-        return
-
     def flush(self, drawn: Any) -> None:
         self.sent.append(drawn)
         has_it = 1 if len(self.sent) > self._lost else 2
@@ -198,7 +191,7 @@ def _drawing() -> AttemptBrief:
 def _run(brief: AttemptBrief, trial_id: str, monkeypatch: pytest.MonkeyPatch, start: Any) -> tuple[list[Any], str]:
     """Run a trial whose workers `start`; return what it tells the API, and how it ended."""
     told = list[Any]()
-    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: _door(brief))
+    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda **_: brief))
     reporter = SimpleNamespace(close=lambda: None, flush=told.append)
     monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: reporter)
     monkeypatch.setattr(tune_trial, "RayGroup", start)
@@ -252,25 +245,6 @@ def test_a_brief_that_this_release_cannot_read_ends_the_attempt_at_once(monkeypa
         tune_trial._run("job.tuned.0", max_silence_s=SILENCE_S)
 
     assert clock.now == 0
-
-
-def test_a_trial_that_has_ended_leaves_no_connection_to_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    _beginning(monkeypatch, _brief_after(0))
-
-    tune_trial._run("job.tuned.0", max_silence_s=SILENCE_S)
-
-    assert tune_trial.Door.from_environment()._http.is_closed
-
-
-def test_a_driver_that_has_ended_leaves_no_connection_to_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    _beginning(monkeypatch, lambda _: httpx2.Response(200, text=_brief(finished=True).model_dump_json()))
-    monkeypatch.setattr(entrypoint, "configure_process", lambda *_: None)
-    silent = SimpleNamespace(close=lambda: None, flush=lambda _: None)
-    for name in ("Reporter", "LeaseKeeper"):
-        monkeypatch.setattr(entrypoint, name, lambda *_, **__: silent)
-
-    assert entrypoint.main() == 0
-    assert entrypoint.Door.from_environment()._http.is_closed
 
 
 def test_a_sample_that_is_drawn_in_an_attempt_with_fewer_workers_trains_with_these(
@@ -393,7 +367,7 @@ def test_a_machine_that_is_not_fit_ends_a_job_that_begins_and_only_the_attempt_o
     brief = _brief(finished=False).model_copy(update={"storage_mark": "file:///nowhere/.storage-1"})
     point = brief.trials[0].model_copy(update={"resume": resume})
     brief = brief.model_copy(update={"trials": (point,)})
-    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: _door(brief))
+    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda **_: brief))
     monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(tune_trial.shared_folder, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(tune_trial, "RayGroup", lambda *_, **__: pytest.fail("a worker was started"))
@@ -409,7 +383,7 @@ def test_a_trial_of_a_later_attempt_first_removes_what_earlier_ones_left(
     stray = tmp_path / "job" / "attempt-1" / brief.trials[0].trial_id / "000003-step-40"
     stray.mkdir(parents=True)
     (stray / "rank-0.safetensors").touch()
-    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: _door(brief))
+    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda **_: brief))
     monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: SimpleNamespace(close=lambda: None))
 
     def start(*_: Any, **__: Any) -> None:

@@ -291,13 +291,6 @@ def test_an_api_that_stays_silent_ends_the_run(api: Api, start: Callable[..., Re
         start(max_silence_s=0.5).flush(_point(0))
 
 
-def test_a_stream_whose_door_is_closed_ends_and_says_so(door: Door, start: Callable[..., Reporter]) -> None:
-    door.close()
-
-    with pytest.raises(Stopped, match="has closed its connection"):
-        start().flush(_point(0))
-
-
 def test_the_lease_is_renewed_and_its_loss_is_told_once(api: Api, door: Door) -> None:
     lost: list[Stopped] = []
     is_lost = threading.Event()
