@@ -128,7 +128,7 @@ def _that_outlives_workers(spec: TrialSpec, mark: str | None, *, lane: int) -> G
     """Start the workers of a lane, in a group that survives the loss of one."""
     workers = spec.workers
     group = RayGroup(spec.replica, workers, mark=mark, lane=lane)
-    if workers.min is None or not spec.trains_apart:
+    if workers.min is None or not spec.trains_in_rounds:
         return RepairingGroup(group)
     return ElasticGroup(group, least=min(workers.min, workers.count), own_pace=workers.pace == "own")
 
