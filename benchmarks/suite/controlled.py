@@ -95,7 +95,7 @@ def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
                 run.validation = states["validation"]
             case Task.START_OVER:
                 line.restore(states["first"])
-                run.validation, loop.overfits = Validation(), False
+                run.validation, loop.overfits = run.validation.anew(), False
             case Task.HOLD:
                 states["held"] = line.snapshot()
             case Task.KEEP:
@@ -123,5 +123,5 @@ def _commit(line: Line, rates: Sequence[float], run: Run, *, spent: int, num_ste
         if line.step % EVERY == 0 and math.isfinite(losses[-1]):
             found = line.evaluate()
             run.best.look(found, (spent + len(losses)) / num_steps)
-            run.validation = run.validation.after(found, line.recent_loss, line.step)
+            run.validation = run.validation.after(found, line.recent, line.step)
     return Taken(losses, [0.01] * len(losses), scales, alignments)

@@ -2,8 +2,6 @@
 
 import copy
 import math
-import statistics
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -73,7 +71,7 @@ class Line:
         self._alignment = Alignment(list(self.optimizer.parameters.values()))
         self.weights = self._weights()
         self.step = 0
-        self._recent = deque[float](maxlen=EVERY)  # losses
+        self.recent = list[float]()  # losses of the last steps
 
     def with_optimizer(self, config: OptimizerConfig) -> "Line":
         """Train with another optimizer than the task's; returns the line, which has taken no step."""
@@ -132,18 +130,13 @@ class Line:
                 alignments.append(float(self._alignment.measure()))
             self.optimizer.set_learning_rate(rate, self.step)
             losses.append(loss.item())
-            self._recent.append(losses[-1])
+            self.recent = [*self.recent[1 - EVERY :], losses[-1]]
             with nullcontext() if alignments is None else self._alignment.following():
                 self.optimizer.step(losses[-1])
             self.step += 1
             if not math.isfinite(losses[-1]):
                 break
         return losses
-
-    @property
-    def recent_loss(self) -> float:
-        """The mean loss of the last steps."""
-        return statistics.fmean(self._recent)
 
     def _gradient_scale(self) -> float:
         gradients = [each.grad.flatten() for each in self.model.parameters() if each.grad is not None]

@@ -124,10 +124,10 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
         return "roll_back" if signs.has_diverged or signs.is_dead or signs.is_lost else "end"
     if "client_drift" in found:
         return "end"
-    if observation.overfits and may_start_over(setup, stage, observation.spent):
-        return "start_over"
     if setup.config.revisit == "stages" or stage.is_pinned:
         return "go_on"
+    if observation.overfits and may_start_over(setup, stage, observation.spent):
+        return "start_over"
     if stage.course.awakens:  # gradients grow when a model begins to learn
         return "roll_back" if was_killed_waking(setup, stage, signs, observation) else "go_on"
     if is_asleep(setup, stage, signs, observation, is_over=part >= 1):
@@ -145,7 +145,7 @@ def may_start_over(setup: SearchSetup, stage: Stage, spent: Spent) -> bool:
     """
     has_lower = stage.decision is not None and stage.decision.values.learning_rate > setup.space.min_learning_rate
     is_early = spending.fraction_spent(setup.budget, spent) < LATEST_START
-    return setup.config.start_over and setup.traits.decays and has_lower and is_early and not stage.is_pinned
+    return setup.config.start_over and setup.traits.decays and has_lower and is_early
 
 
 def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Signs:

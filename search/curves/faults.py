@@ -136,7 +136,8 @@ def _has_blown_up(losses: Array, known: Known) -> bool:
     if len(losses) <= BLOWN_POINTS:
         return False
     start = float(losses[0]) if known.start is None else known.start
-    unit = size_of(start if known.initial is None else known.initial, losses)
+    # a loss that blew up is noisy: its own noise would excuse it
+    unit = size_of(start if known.initial is None else known.initial, lowest=float(losses.min()))
     return bool(np.all(losses[-BLOWN_POINTS:] > start + BLOWN_UP * unit))
 
 

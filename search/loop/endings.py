@@ -30,11 +30,13 @@ def course_of(
     """Return how a commit goes on after what is `seen` of it: as a strategy that may `watch` it says.
 
     A commit that diverged is rolled back. Any other one ends instead if the budget `is_over`, since nothing can be
-    searched again, and if its state `is_better` than its start.
+    searched again, and if its state `is_better` than its start. Nor is a run that is over started over.
     """
     if seen.diverged:
         return "roll_back"
     course = watch(seen)
+    if course == "start_over" and is_over():
+        return "end"
     return "end" if course == "roll_back" and is_over() and is_better() else course
 
 

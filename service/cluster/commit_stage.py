@@ -92,7 +92,9 @@ def _start_over(state: TrialState) -> None:
     """Go back to the run's first step."""
     assert state.first is not None
     state.group.load(state.first.checkpoint)
+    validation = state.progress.validation.anew()
     state.progress.rewind_to(state.first.progress, num_steps=state.progress.step)
+    state.progress.validation = validation
 
 
 def _push(state: TrialState, commit: OpenCommit, until: Allowance) -> None:

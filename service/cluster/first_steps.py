@@ -10,6 +10,9 @@ from trainers.segment import Evaluation, Segment, SegmentResult
 from trainers.training.group import Group
 
 NUM_STEPS = 3
+#: Steps after which a metric that was undefined at first, such as a precision, may be defined: `wiretune check` trains
+#: about as many.
+LATER_STEPS = 20
 
 
 def warm_up(group: Group, values: Values, num_steps: int = NUM_STEPS) -> SegmentResult:
@@ -23,7 +26,7 @@ def warm_up(group: Group, values: Values, num_steps: int = NUM_STEPS) -> Segment
 def evaluate_later(group: Group, values: Values) -> tuple[SegmentResult, Evaluation]:
     """Train a warm-up with `values`, evaluate, and restore the state before."""
     group.snapshot(STAGE)
-    result = _train(group, values, NUM_STEPS)
+    result = _train(group, values, LATER_STEPS)
     evaluation = group.evaluate()
     group.restore(STAGE)
     return result, evaluation

@@ -113,9 +113,9 @@ def _start(state: TrialState, prior: Prior) -> Begun:
 
 
 def starts_over(spec: TrialSpec) -> bool:
-    """Return whether a run may start over: its best state is exported, and patience does not end it before."""
-    keeps_best = spec.checkpoint.export == "best" and spec.objective.patience is None
-    return keeps_best and getattr(spec.controller, "start_over", False)
+    """Return whether a run may start over: its best state is exported, and neither patience nor a rung judges it."""
+    is_judged = spec.objective.patience is not None or bool(spec.rungs)
+    return spec.checkpoint.export == "best" and not is_judged and getattr(spec.controller, "start_over", False)
 
 
 def _evaluate_start(state: TrialState) -> Evaluation:

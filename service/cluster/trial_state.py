@@ -179,9 +179,8 @@ class TrialState:
         if export == "best" and found.has_average and not is_enough:
             found = min(found, self.evaluate(averaged=True), key=self.judge.rank)
         self._note(found)
-        recent = losses[-self.spec.objective.every :]
         self.progress.validation = self.progress.validation.after(
-            found.loss, sum(recent) / len(recent), self.progress.step
+            found.loss, losses, self.progress.step, is_record=self.progress.num_stale == 0
         )
 
     def _note(self, evaluation: Evaluation) -> None:

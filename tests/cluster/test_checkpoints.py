@@ -28,13 +28,13 @@ def test_a_run_whose_checkpoints_do_not_fit_ends_with_its_first(
     group = arithmetic_group()
     group.rates = [0.5] * 1000
     size = len("[2, []]") + 1000 * len("0.5, ") - 2
-    needed = (2 + 6 - 1) * size  # those kept and those besides, of which one is there
+    needed = (2 + 7 - 1) * size  # those kept and those besides, of which one is there
 
     disk(needed)
     Keeper(group, f"file://{tmp_path}/fits", keep=2).save(0)
 
     disk(needed - 1)
-    with pytest.raises(NoRoom, match=r"for 7 checkpoints more: make room .*`wiretune retry`"):
+    with pytest.raises(NoRoom, match=r"for 8 checkpoints more: make room .*`wiretune retry`"):
         Keeper(group, f"file://{tmp_path}/full", keep=2).save(0)
 
 

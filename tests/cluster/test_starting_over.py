@@ -78,8 +78,9 @@ def test_wherever_it_is_cut_off_it_ends_the_same(train: Train):
         {"objective": {"patience": 100}},
         {"controller": {"kind": "fixed"}},
         {"controller": {"kind": "bo", "start_over": False}},
+        {"params": {"optimizer.momentum": {"uniform": [0.8, 0.95]}}},
     ],
-    ids=["exports the end", "has patience", "does not search", "is told not to"],
+    ids=["exports the end", "has patience", "does not search", "is told not to", "is judged at rungs"],
 )
 def test_a_run_goes_on_if_it(train: Train, fields: dict[str, Any]):
     _, sink = train(**fields)

@@ -61,6 +61,14 @@ def test_a_loss_that_blew_up_is_found_at_the_end_of_a_commit_too_short_for_windo
         assert found.is_dead and found.is_lost
 
 
+@pytest.mark.parametrize("num_points", [12, 24, 100])
+@pytest.mark.parametrize("start", [2.0, -2.0])
+def test_the_noise_of_a_loss_that_blew_up_does_not_excuse_it(start, num_points):
+    shocks = np.random.default_rng(0).lognormal(4, 0.5, num_points)
+
+    assert _judge(start + abs(start) * shocks, start=start, initial=start, best=None, is_over=True).is_dead
+
+
 @pytest.mark.parametrize("num_points", [2 * WINDOW, 100, 200])
 def test_a_loss_that_blew_up_in_its_last_points_is_found_however_long_the_commit(num_points):
     last = 9 if num_points > 2 * WINDOW else 5

@@ -75,6 +75,13 @@ def test_a_commit_is_rolled_back_unless_its_state_is_the_better_one_to_end_with(
     assert course_of(lambda _: asked, seen, is_over=lambda: is_over, is_better=lambda: is_better) == course
 
 
+@pytest.mark.parametrize(("is_over", "course"), [(False, "start_over"), (True, "end")])
+def test_a_run_that_is_over_does_not_start_over(is_over: bool, course: Course) -> None:
+    seen = Series().observation(None, Spent())
+
+    assert course_of(lambda _: "start_over", seen, is_over=lambda: is_over, is_better=lambda: False) == course
+
+
 def test_a_series_ends_before_the_first_loss_that_is_not_finite() -> None:
     series = Series()
 

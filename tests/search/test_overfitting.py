@@ -1,5 +1,6 @@
 """A model that learns its data by heart is told from one that learns, and its run starts over at a lower rate."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -8,7 +9,7 @@ import pytest
 from search import strategies
 from search.bayesian.controller import Controller
 from search.config import BoConfig, Budget
-from search.curves.overfitting import Validation
+from search.curves.overfitting import LEAST_LOSSES, Validation
 from search.loop.orders import Loop, Order, Taken, Task
 from search.space import SearchSpace
 from search.types import Values
@@ -21,7 +22,7 @@ def course(losses: Sequence[float], *, training_loss: float) -> list[bool]:
     """Return whether the model overfits at each evaluation, if its loss was so low in training at all of them."""
     validation, found = Validation(), list[bool]()
     for number, loss in enumerate(losses):
-        validation = validation.after(loss, training_loss, EVERY * (number + 1))
+        validation = validation.after(loss, [training_loss] * LEAST_LOSSES, EVERY * (number + 1))
         found.append(validation.overfits)
     return found
 
@@ -32,11 +33,42 @@ def test_more_steps_do_not_help_where_half_of_them_set_no_record_and_the_trainin
 
 @pytest.mark.parametrize(
     ("losses", "training_loss"),
-    [([1.0, 0.8, 0.9, 0.9, 0.9], 0.7), ([1.0, 0.9, 0.89, 0.88, 0.87], 0.1), ([1.0, 1.1], 0.1)],
-    ids=["trains as badly", "still learns", "one evaluation"],
+    [
+        ([1.0, 0.8, 0.9, 0.9, 0.9], 0.7),
+        ([1.0, 0.9, 0.89, 0.88, 0.87], 0.1),
+        ([1.0, 1.1], 0.1),
+        ([-0.9, -0.8, -0.8, -0.8], -0.7),
+        ([math.nan, 1.0, 0.9, 0.8, 0.7], 0.1),
+    ],
+    ids=["trains as badly", "still learns", "one evaluation", "has negative losses", "was not finite at first"],
 )
 def test_it_is_not_said_of_a_model_that(losses: list[float], training_loss: float):
     assert not any(course(losses, training_loss=training_loss))
+
+
+def test_nor_where_the_metric_of_the_job_is_better_than_ever():
+    seen = Validation().after(0.8, [0.1] * LEAST_LOSSES, 50)
+    for step in (100, 150, 200):
+        seen = seen.after(0.9, [0.1] * LEAST_LOSSES, step, is_record=True)
+
+    assert not seen.overfits
+
+
+def test_nor_by_the_losses_of_a_few_batches():
+    seen = Validation().after(0.8, [0.1], 50)
+    for step in (100, 150, 200):
+        seen = seen.after(0.9, [0.1] * (LEAST_LOSSES - 1), step)
+
+    assert not seen.overfits
+
+
+@pytest.mark.parametrize(("again", "overfits"), [(0.7, True), (0.85, False)], ids=["better", "no better"])
+def test_a_run_that_started_over_does_so_again_only_if_that_has_helped(again: float, overfits: bool):
+    seen = Validation().after(0.8, [0.1] * LEAST_LOSSES, 50).anew()
+    for number, loss in enumerate([again, 0.9, 0.9, 0.9]):
+        seen = seen.after(loss, [0.1] * LEAST_LOSSES, EVERY * (number + 1))
+
+    assert seen.overfits is overfits
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1e6])
@@ -104,8 +136,13 @@ def test_it_does_so_again_while_half_of_the_budget_is_left():
 
 @pytest.mark.parametrize(
     ("learned", "config"),
-    [(510, {}), (400, {"start_over": False}), (400, {"optimizer": "schedulefree_sgd"})],
-    ids=["in the last half", "the job forbids it", "the rate needs no decay"],
+    [
+        (510, {}),
+        (400, {"start_over": False}),
+        (400, {"revisit": "stages"}),
+        (400, {"optimizer": "schedulefree_sgd"}),
+    ],
+    ids=["in the last half", "the job forbids it", "each stage searches", "the rate needs no decay"],
 )
 def test_it_goes_on_where(learned: int, config: dict[str, object]):
     assert not num_starts(trained(learned, **config)[1])
