@@ -124,22 +124,28 @@ class Run:
     def _leave(self, server: Server) -> str:
         """Stop the server that was started here, unless other jobs wait or run there; return what was done."""
         num_others = self._num_others(server)
-        if not num_others:
+        if num_others == 0:
             return stop_server(self._settings)
-        jobs = "another job waits or runs" if num_others == 1 else f"{num_others} other jobs wait or run"
+        if num_others is None:  # stopping it could end the jobs of other terminals
+            why = "it does not say whether other jobs wait or run"
+        else:
+            why = "another job waits or runs" if num_others == 1 else f"{num_others} other jobs wait or run"
         return (
-            f"left the service at {server.url} up, since {jobs} there: `wiretune stop` ends it now; "
+            f"left the service at {server.url} up, since {why} there: `wiretune stop` ends it now; "
             f"by itself it ends {self._idle_s:g} s after its last job and request"
         )
 
-    def _num_others(self, server: Server) -> int:
-        """Return how many jobs of others keep the server busy; none if it does not answer."""
+    def _num_others(self, server: Server) -> int | None:
+        """Return how many jobs of others keep the server busy; None: it does not say.
+
+        While the id of this run's job is unknown, that job counts, too.
+        """
         try:
             with _client_of(server) as client:
                 busy = client.iter_jobs(state=[JobState.QUEUED, *ACTIVE], archived=None)
                 return sum(job.id != self._job_id for job in busy)
         except (ApiError, Unreachable):
-            return 0
+            return None
 
     def _say(self, line: str) -> None:
         say(self._console, line)

@@ -39,6 +39,7 @@ from search.types import Band, Setting
 from service.errors import InvalidJob
 from service.wire.jobs import JobView
 from service.wire.steering import SteerableView, SteeringView, SteerView
+from service.wire.trials import TrialView
 
 app = typer.Typer()
 
@@ -83,22 +84,32 @@ def stop_trials(
     job: str, arm: str, seed: int | None, *, if_version: int | None, url: str | None, key: str | None, as_json: bool
 ) -> None:
     """Stop an arm's trials, or a sample, of a job whose other trials go on. Those that have ended stay as they are."""
+    views: list[JobView] = []
     with open_client(url, key) as client:
         found = client.find(job)
-        named = [trial for trial in client.trials(found) if trial.arm == arm and seed in (None, trial.seed)]
-        if not named:
-            which = f"arm `{arm}`" if seed is None else f"arm `{arm}` and seed {seed}"
-            fail(f"job {found} has no trial of {which}; `wiretune show` lists its arms, samples and seeds")
-        # If none goes on, the service says why it refuses the first.
-        going_on = [trial for trial in named if trial.outcome is None and trial.stopped_by is None] or named[:1]
-        if if_version is not None and len(going_on) > 1:
-            fail(f"--if-version is of one trial, and {len(going_on)} of arm `{arm}` go on: leave it out, or add --seed")
-        for trial in going_on:
-            view = client.stop_trial(found, trial.trial_id, version=if_version)
+        trials = {trial.trial_id: trial for trial in _going_on(client, found, arm, seed)}
+        if if_version is not None and len(trials) > 1:
+            fail(f"--if-version is of one trial, and {len(trials)} of arm `{arm}` go on: leave it out, or add --seed")
+
+        def act(trial_id: str) -> None:
+            views.append(client.stop_trial(found, trial_id, version=if_version))
             if not as_json:
-                say(console(), f"{trial_name(trial, view.spec)} of {found} stops")
-    if as_json:
-        print_json(view)
+                say(console(), f"{trial_name(trials[trial_id], views[-1].spec)} of {found} stops")
+
+        try:
+            for_each(list(trials), act, as_json=as_json, of_job=found)
+        finally:  # some may have stopped, whatever was refused
+            if as_json and views:
+                print_json(views[-1])
+
+
+def _going_on(client: Client, job_id: str, arm: str, seed: int | None) -> list[TrialView]:
+    """Return the arm's trials that go on, else its first: the service says why it refuses that. Exits if none is."""
+    named = [trial for trial in client.trials(job_id) if trial.arm == arm and seed in (None, trial.seed)]
+    if not named:
+        which = f"arm `{arm}`" if seed is None else f"arm `{arm}` and seed {seed}"
+        fail(f"job {job_id} has no trial of {which}; `wiretune show` lists its arms, samples and seeds")
+    return [trial for trial in named if trial.outcome is None and trial.stopped_by is None] or named[:1]
 
 
 def find_all(client: Client, jobs: list[str], *, if_version: int | None) -> list[str]:
@@ -113,24 +124,24 @@ def find_all(client: Client, jobs: list[str], *, if_version: int | None) -> list
     return found
 
 
-def for_each(job_ids: list[str], act: Callable[[str], None], *, as_json: bool) -> None:
-    """Act on each job. If the service refuses one of several, say so, go on, and exit with 2 at the end.
+def for_each(ids: list[str], act: Callable[[str], None], *, as_json: bool, of_job: str | None = None) -> None:
+    """Act on each job, or each trial `of_job`. If one of several is refused, say so, go on, and exit with 2 at the end.
 
     If a call fails, exit with 1 without asking for the rest.
     """
     refused = 0
-    for job_id in job_ids:
+    for each in ids:
         try:
-            act(job_id)
+            act(each)
         except ApiError as error:
-            if len(job_ids) == 1:
+            if len(ids) == 1:
                 raise
-            tell_refusal(error, job_id=job_id)
+            tell_refusal(error, job_id=of_job or each)  # the refusal itself names the trial
             if error.status >= 500:
                 raise typer.Exit(FAILED) from error
             refused += 1
     if refused and not as_json:
-        warn(f"the service refused {refused} of {len(job_ids)} jobs")
+        warn(f"the service refused {refused} of {len(ids)} {'trials' if of_job else 'jobs'}")
     if refused:
         raise typer.Exit(REFUSED)
 

@@ -22,6 +22,8 @@ def ask(job: JobRow, budget: Budget) -> None:
         "stopped_by": job.stopped_by,
         "held_s": job.held_s,
         "finished_at": job.finished_at,
+        "archived": job.archived,
+        "reason": job.reason,
     }
     job.first_budget = job.first_budget or job.spec["budget"]
     job.spec = {**job.spec, "budget": budget.model_dump(mode="json")}
@@ -36,7 +38,7 @@ def budgets(job: JobRow) -> tuple[Budget, Budget]:
 
 
 def take_back(job: JobRow, *, reason: str, now: float) -> None:
-    """Give the job back what it had before its waiting extension: budget, workers, result and time of its end."""
+    """Give the job back all that it had before its waiting extension. Its history and messages tell the `reason`."""
     assert job.before_extension is not None
     before, job.before_extension = job.before_extension, None
     workers = {**job.spec["workers"], "count": before["workers"]}
@@ -44,6 +46,8 @@ def take_back(job: JobRow, *, reason: str, now: float) -> None:
     job.stopped_by, job.held_s = before["stopped_by"], before["held_s"]
     jobs.transition(job, JobState.SUCCEEDED, now=now, reason=reason)
     job.finished_at = before["finished_at"]
+    # Rows of earlier releases lack these two.
+    job.archived, job.reason = before.get("archived", False), before.get("reason", reason)
 
 
 def trials(session: Session, job: JobRow) -> list[TrialRow]:

@@ -117,12 +117,17 @@ def stop_trial(session: Session, job: JobRow, *, trial_id: str, by: Principal, n
 
 
 def _require_stoppable(job: JobRow, trial: TrialRow) -> None:
-    """Raise IllegalTransition if the trial cannot be stopped alone: it has ended, or it ends anyway."""
+    """Raise IllegalTransition if the trial cannot be stopped alone: it has ended, ends anyway, or waits to go on."""
     if job.job_state not in TRIALS_STOP_IN:
         needed = _listed(state.value for state in JobState if state in TRIALS_STOP_IN)
         why = f"job `{job.id}` is {job.state}: a trial is stopped in one that is {needed}"
     elif job.stops:
         why = f"job `{job.id}` was stopped already, with all its trials"
+    elif job.extends:  # the stop would outlive an extension that is taken back, and keep the trial out of the next
+        why = (
+            f"job `{job.id}` waits for its extension to begin: stop trial `{trial.id}` once it has, or `cancel` the "
+            "extension"
+        )
     elif trial.outcome is not None:
         why = f"trial `{trial.id}` has ended, {trial.outcome}: only one that has not can be stopped"
     elif trial.stopped_by is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -11,8 +12,11 @@ from api.async_client import AsyncClient
 from api.cli.main import app
 from api.client import Client
 from api.failures import ApiError
+from service.control.store import Store
+from service.job.spec import JobSpec
 from service.job.states import JobState
 from tests.api.conftest import Reporting
+from tests.support.reported import finished
 
 run_cli = CliRunner()
 
@@ -68,6 +72,30 @@ def test_the_command_line_stops_an_arm_and_leaves_the_others(at: str, client: Cl
     assert again.exit_code == 2 and "was stopped already, by test" in again.stderr
     assert json.loads(other.stdout)["state"] == "running"
     assert [trial.stopped_by for trial in client.trials(reporting.job_id)] == ["test", "test"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_seed_that_ends_meanwhile_keeps_no_other_from_being_stopped(
+    at: str, client: Client, store: Store, job: JobSpec, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    seeds = Reporting(store, job.model_copy(update={"seeds": (0, 1)}))
+    first, second = (f"{seeds.job_id}.dense.{seed}" for seed in (0, 1))
+    stop = Client.stop_trial
+
+    def stop_late(asked: Client, job_id: str, trial_id: str, **options: Any) -> Any:
+        if trial_id == first:
+            seeds.post(finished(first))
+        return stop(asked, job_id, trial_id, **options)
+
+    monkeypatch.setattr(Client, "stop_trial", stop_late)
+    done = run_cli.invoke(app, ["stop", seeds.job_id, "--arm", "dense", *(["--json"] if as_json else [])])
+
+    assert done.exit_code == 2 and f"trial `{first}` has ended, completed" in done.stderr
+    assert {trial.trial_id for trial in client.trials(seeds.job_id) if trial.stopped_by} == {second}
+    if as_json:
+        assert json.loads(done.stdout)["id"] == json.loads(done.stderr)["job"] == seeds.job_id
+    else:
+        assert "stops" in done.stdout and "refused 1 of 2 trials" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from service.control.store import Store
 from service.errors import IllegalTransition, InvalidJob
 from service.job.states import JobState, Verb
 from service.wire.access import Role
+from service.wire.events import EventKind
+from service.wire.jobs import JobEdit
 from service.wire.records import (
     AttemptFinished,
     Bill,
@@ -104,10 +106,39 @@ def test_an_extension_that_is_cancelled_before_it_begins_leaves_the_job_as_it_wa
 
     after = getattr(store, verb)(done.job_id, by=OLGA)
 
-    changed = {"version", "reason"}
-    assert after.model_dump(exclude=changed) == before.model_dump(exclude=changed)
-    assert after.reason == f"its extension was {'cancelled' if verb == 'cancel' else 'stopped'} by olga"
+    assert after.model_dump(exclude={"version"}) == before.model_dump(exclude={"version"})
+    told = store.events(0, job_id=done.job_id, kinds=[EventKind.JOB]).events[-1]
+    assert told.data["reason"] == f"its extension was {'cancelled' if verb == 'cancel' else 'stopped'} by olga"
     assert shown(store, done.job_id) == result
+
+
+@pytest.fixture
+def stopped(store, driver):
+    """The archived view of a job that Olga stopped early."""
+    train(driver, steps=40, steady=40)
+    store.stop(driver.job_id, by=OLGA)
+    end(driver, steps=40, stopped=True)
+    return store.edit(driver.job_id, JobEdit(archived=True))
+
+
+def test_a_job_whose_extension_is_taken_back_is_archived_and_stopped_by_whom_it_was(store, stopped):
+    extended = store.extend(stopped.id, LARGER)
+    after = store.cancel(stopped.id)
+
+    assert (stopped.archived, stopped.reason, extended.archived) == (True, "stopped early by olga", False)
+    assert after.model_dump(exclude={"version"}) == stopped.model_dump(exclude={"version"})
+
+
+def test_an_extension_that_the_release_before_has_noted_is_taken_back(store, stopped):
+    def forget(_, job):
+        job.before_extension = {k: v for k, v in job.before_extension.items() if k not in ("archived", "reason")}
+
+    store.extend(stopped.id, LARGER)
+    jobs.on_job(store._db, stopped.id, forget)
+    after = store.cancel(stopped.id, by=OLGA)
+
+    assert (after.state, after.spec.budget) == (JobState.SUCCEEDED, stopped.spec.budget)
+    assert (after.archived, after.reason) == (False, "its extension was cancelled by olga")
 
 
 def test_an_extension_outlives_a_pause_and_a_restart_of_the_service(store, done, settings, clock):
@@ -196,7 +227,9 @@ def test_an_extension_that_waits_for_too_long_costs_no_result(store, done, state
 
     job = store.fail_waiting(done.job_id, state=state, deadline=deadline, reason="it waited for long")
 
-    assert (job.state, job.reason) == (JobState.SUCCEEDED, "its extension did not begin: it waited for long")
+    told = store.events(0, job_id=done.job_id, kinds=[EventKind.JOB]).events[-1]
+    assert told.data["reason"] == "its extension did not begin: it waited for long"
+    assert (job.state, job.reason) == (JobState.SUCCEEDED, "")
     assert (job.spec.budget, shown(store, done.job_id)) == (Budget(steps=100), before)
 
 

@@ -279,3 +279,22 @@ def test_a_sample_that_was_stopped_alone_keeps_the_others_from_no_larger_budget(
     driver.send(AttemptFinished(outcome="succeeded"))
 
     assert store.extend(driver.job_id, Budget(steps=300)).state is JobState.QUEUED
+
+
+@only("sqlite")
+def test_no_trial_is_stopped_while_an_extension_waits_so_that_the_next_one_has_it(
+    store: Store, two: Driver, begin: Any
+) -> None:
+    store.stop(two.job_id)
+    two.send(finished(second(two), stopped=True), stream=second(two))
+    two.send(AttemptFinished(outcome="succeeded"))  # the first trial never began
+    store.extend(two.job_id, Budget(steps=200))
+
+    with pytest.raises(IllegalTransition, match=r"waits for its extension to begin: stop trial .* or `cancel` the ext"):
+        store.stop_trial(two.job_id, first(two))
+    store.cancel(two.job_id)
+    again = store.extend(two.job_id, Budget(steps=200))
+
+    assert "`tuned.0` begins" in again.reason
+    begin(two.job_id)
+    assert store.stop_trial(two.job_id, first(two)).state is JobState.STARTING

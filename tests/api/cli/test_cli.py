@@ -731,6 +731,19 @@ def test_a_run_stops_the_service_that_it_started_if_no_other_job_waits_or_runs(
     assert (started.num_stops, started.said[-1]) == (1, "stopped")
 
 
+def test_a_run_leaves_the_service_that_it_started_if_that_does_not_say_whether_it_has_other_jobs(
+    started: SimpleNamespace, store: Store, job: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silence = Unreachable("http://x", ConnectionError("lost"))
+    monkeypatch.setattr(Client, "iter_jobs", Mock(side_effect=silence))
+    store.add_job(job)  # from another terminal
+
+    run_until(lambda client, job_id: client.cancel(job_id), monkeypatch)
+
+    assert (started.num_stops, started.lingers) == (0, [runs.ORPHAN_LINGER_S])
+    assert "up, since it does not say whether other jobs wait or run there: `wiretune stop` ends" in started.said[-1]
+
+
 def test_a_run_outlives_whoever_reads_its_progress(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
