@@ -47,7 +47,7 @@ from streaming_scenarios import streaming, streaming_pairs
 from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, taught, write_checkpoint
 from two_way_scenarios import drifting_replicas_on_nodes, two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
 from update_scenarios import updates
-from whole_set_scenarios import paced_gather, whole_set, whole_set_of_the_present
+from whole_set_scenarios import paced_gather, slow_gather, whole_set, whole_set_of_the_present
 
 from tests.support.patience import crowd
 from trainers.exchange.connection import Connection
@@ -276,6 +276,7 @@ SCENARIOS = {
         whole_set,
         whole_set_of_the_present,
         paced_gather,
+        slow_gather,
         batches,
         batches_in_pairs,
         batches_on_nodes,

@@ -15,7 +15,7 @@ from trainers.training.replica import Replica
 from trainers.workload import WorkloadError
 
 ON_TWO_RANKS = ["whole_set"]
-ON_THREE_RANKS = ["whole_set", "whole_set_of_the_present", "paced_gather"]
+ON_THREE_RANKS = ["whole_set", "whole_set_of_the_present", "paced_gather", "slow_gather"]
 
 
 @pytest.fixture(params=[2, 3])
@@ -73,6 +73,14 @@ def test_all_vectors_of_a_gather_pass_the_link_of_the_first_rank(three_ranks: Re
 
     assert first == [[0, 1, 2 * 20_000]]
     assert others == [[[8, 1, 0], [20_000, 1, 0]]] * 2
+
+
+def test_a_gather_over_a_slow_link_may_take_longer_than_the_timeout(three_ranks: Reports) -> None:
+    first, *others = three_ranks["slow_gather"]
+
+    assert first["are_equal"] == [True] * 3
+    assert first["sent"].get("control", 0) == 0
+    assert [rank["sent"]["control"] for rank in others] == [8 + rank["bytes"] for rank in others]
 
 
 def test_ranks_whose_predictions_differ_in_shape_are_refused_by_what_to_do() -> None:

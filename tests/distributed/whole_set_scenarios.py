@@ -1,17 +1,22 @@
 """Scenarios of metrics of the whole validation set: what ranks that evaluate shares of it come to."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from sync_scenarios import joined_replica
+from torch import Tensor
 
-from trainers.exchange.connection import Connection
+from trainers.exchange.connection import PIECE_BYTES, Connection
 from trainers.exchange.ledger import Ledger
+from trainers.exchange.pacing import build
 from trainers.exchange.topology import Nodes
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.methods.replica_config import ReplicaConfig
+from trainers.spec.link import EmulateLink
 from trainers.spec.partition import IidPartition
 from trainers.spec.workloads import OwnWorkload
 from trainers.traffic.collectives import Traffic
@@ -72,3 +77,21 @@ def paced_gather(rank: int, num_workers: int) -> list[list[int]]:
     noted = Noted()
     Connection(num_workers, noted, Ledger()).gather(torch.zeros(20_000, dtype=torch.uint8))
     return [[each.bytes, each.rounds, each.awaited] for each in noted.traffic]
+
+
+def slow_gather(rank: int, num_workers: int) -> dict[str, Any]:
+    """What a gather over a slow link comes to, and sends, whose timeout is shorter than the last rank's vector takes.
+
+    The last rank's has 6 pieces and a bit, at half a second each, and those of the others fewer.
+    """
+    dist.barrier()  # together, since the group's short timeout holds for its setup too
+    connection = Connection(num_workers, build(EmulateLink(mbps=16)), Ledger())
+    connection.group = dist.new_group(timeout=timedelta(seconds=2))
+    vectors = [_numbers(each, PIECE_BYTES * size // 8 + 3) for each, size in enumerate((1, 1, 6)[:num_workers])]
+    gathered = connection.gather(vectors[rank])
+    are_equal = [torch.equal(*pair) for pair in zip(gathered, vectors, strict=rank == 0)]
+    return {"are_equal": are_equal, "sent": connection.ledger.take(), "bytes": vectors[rank].nbytes}
+
+
+def _numbers(seed: int, count: int) -> Tensor:
+    return torch.randn(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -2,9 +2,10 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from itertools import zip_longest
 from typing import Literal, NamedTuple, Self
 
 import torch
@@ -22,6 +23,9 @@ from trainers.traffic.sizes import WORD_BYTES
 BytesByPurpose = Mapping[Purpose, int]
 #: Of a step's collectives, kept for who asks for them: those of eight buckets are fewer.
 MOST_TIMINGS = 64
+#: A gather sends no larger message. On a slow link a whole vector takes longer than the group's timeout, under which
+#: rank 0 waits for each message; and NCCL wants each on a GPU, whose memory is the training's.
+PIECE_BYTES = 1 << 20
 
 
 class Timing(NamedTuple):
@@ -52,6 +56,11 @@ def place_of(device_type: str, config: str) -> Literal["cpu", "cuda"]:
     backends = dict(each.split(":") for each in config.split(","))
     is_reached = "cpu" not in backends or (device_type == "cuda" and backends.get("cuda") == "nccl")
     return "cuda" if is_reached else "cpu"
+
+
+def _pieces(vector: Tensor) -> Sequence[Tensor]:
+    """Return views of `vector` of at most `PIECE_BYTES` each, in order; none of an empty one."""
+    return torch.split(vector, PIECE_BYTES // vector.element_size()) if len(vector) else ()
 
 
 class Connection:
@@ -134,19 +143,28 @@ class Connection:
         return rows.to(tensor.device)
 
     def gather(self, vector: Tensor, purpose: Purpose = "control") -> list[Tensor]:
-        """Return the ranks' vectors, of any lengths, on rank 0, which receives them in turn; [] on the others."""
+        """Return the ranks' vectors, of any lengths, on rank 0, which receives them in turns; [] on the others."""
         if self.rank > 0:
-            for message in [torch.tensor([len(vector)]), *([vector] if len(vector) else [])]:
+            for message in [torch.tensor([len(vector)]), *_pieces(vector)]:
                 self.send(message, 0, {purpose: message.nbytes})
             return []
-        started, vectors = self._now(vector), [vector]
-        for source in range(1, self.num_workers):
-            (length,) = self.receive(torch.empty(1, dtype=torch.int64), source).tolist()
-            vectors.append(self.receive(vector.new_empty(length), source) if length else vector.new_empty(0))
-        if received := sum(each.nbytes for each in vectors[1:]):
-            # Each source paces its own, but all of them pass the link of this rank.
+        sources = range(1, self.num_workers)
+        lengths = [int(self.receive(torch.empty(1, dtype=torch.int64), source).item()) for source in sources]
+        vectors = [vector.new_empty(length) for length in lengths]
+        self._receive_in_turns(vectors)
+        return [vector, *vectors]
+
+    def _receive_in_turns(self, vectors: Sequence[Tensor]) -> None:
+        """Fill `vectors`, those of the ranks from 1 on, by a piece of each in turn. Whose are all here drops out."""
+        for turn in zip_longest(*map(_pieces, vectors)):
+            started, received = time.monotonic(), 0
+            for source, piece in enumerate(turn, start=1):
+                if piece is not None:
+                    piece.copy_(self.receive(piece, source))
+                    received += piece.nbytes
+            # Each source paces its own, but all of them pass the link of this rank. In every turn, not at the end: the
+            # sources must not be done long before this rank, since they wait for it in the next collective.
             self._pacer.finish(started, collectives.Traffic(0, 1, received))
-        return vectors
 
     def all_to_all(self, rows: Tensor, parts: BytesByPurpose) -> Tensor:
         """Send row i of `rows` `(N, n)` to rank i; returns what the ranks sent here, as rows `(N, n)`.
