@@ -76,6 +76,8 @@ def unsearched(setup: SearchSetup, stage: Stage) -> str:
         return "there is no room for probes"
     if stage.line.before is None:
         return "nothing has happened yet"
+    if stage.line.before.started_over:
+        return "probes do not show what is learned by heart"
     return f"nothing happened ({signs_in_words(stage.line.before.signs, is_timed=setup.is_timed)})"
 
 

@@ -124,6 +124,7 @@ def test_a_run_that_overfits_starts_over_at_three_tenths_of_its_rate_without_a_s
     assert num_starts(learner) == 1
     assert over.values.learning_rate == pytest.approx(0.3 * first.values.learning_rate)
     assert not over.probes and not last.probes
+    assert "nothing happened" not in over.reason
     assert last.values.learning_rate <= over.values.learning_rate
     assert loop.spent().steps == 1000
 
