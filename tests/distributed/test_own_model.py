@@ -78,5 +78,5 @@ def test_loader_processes_work_below_the_ranks_of_a_group() -> None:
 
 def test_a_group_knows_the_models_metrics_and_size() -> None:
     with group("Regression") as ranks:
-        assert (dict(ranks.metrics), ranks.num_elements) == ({"mae": "min"}, 6 * 8 + 8 + 8 + 1)
+        assert (dict(ranks.built.metrics), ranks.num_elements) == ({"mae": "min"}, 6 * 8 + 8 + 8 + 1)
         assert ranks.evaluate().metrics.keys() == {"mae"}

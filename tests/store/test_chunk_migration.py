@@ -33,12 +33,11 @@ def _old(settings: Settings) -> None:
     with engine.begin() as connection:
         job = {"id": JOB, "name": "old", "state": "running", "reason": "", "spec": SPEC.model_dump(mode="json")}
         job |= {"attempt": 1, "attempts_before": 0, "stops": False, "version": 3, "created_at": 0.0, "not_before": 0.0}
-        was = table(
-            "jobs", *(column(name, each.type) for name, each in JobRow.__table__.columns.items() if name in job)
-        )
-        connection.execute(insert(was), job)
         attempt = {"job_id": JOB, "number": 1, "submission_id": "", "began_at": 0.0, "lease_expires": 0.0}
-        connection.execute(insert(AttemptRow), attempt)
+        attempt |= {"reason": "", "log_kept": False}
+        for model, row in ((JobRow, job), (AttemptRow, attempt)):  # without the columns of later releases
+            columns = [column(name, each.type) for name, each in model.__table__.columns.items() if name in row]
+            connection.execute(insert(table(model.__tablename__, *columns)), row)
         connection.execute(
             insert(TrialRow), {"id": TRIAL, "job_id": JOB, "position": 0, "arm": "tuned", "seed": 0, "bill": {}}
         )
