@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from trainers.segment import Direction
 
 #: Tensors in any nesting of tuples, lists and mappings. `loss` gets them on the worker's device.
 Batch = Any
+EvaluatedSet = Literal["validation", "test"]
 #: Numbers of a training step besides its loss, by name: scalars, means over the batch.
 OwnNumbers = Mapping[str, Tensor | float]
 #: What their names look like, and how many there may be.
@@ -48,6 +49,7 @@ class Workload(ABC):
 
     training: Samples | Stream
     validation: Samples
+    test: Samples | None = None  # evaluated once, by the weights that a run exports: no choice depends on them
     batch_size: int = 32  # samples per worker and micro-batch
     evaluation_batch_size: int | None = None  # samples per forward pass of an evaluation; None: `samples_at_once`
     loader_processes: int = 0  # per worker: processes that load and transform samples by index in the background
@@ -120,6 +122,12 @@ class Workload(ABC):
             f"`optimizer: {{kind: own}}` needs {type(self).__name__} to have a method `optimizer`; "
             "write one, or take another kind"
         )
+
+
+def evaluated_sets(workload: Workload) -> dict[EvaluatedSet, Samples]:
+    """Return the data sets of `workload` that weights are evaluated on, by name."""
+    sets: dict[EvaluatedSet, Samples] = {"validation": workload.validation}
+    return sets if workload.test is None else {**sets, "test": workload.test}
 
 
 class WorkloadError(Exception):

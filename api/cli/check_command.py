@@ -55,7 +55,8 @@ def _workload_lines(found: dict[str, Any]) -> Iterator[str]:
     frozen = found["num_parameters"] - found["num_trained"]
     yield f"model: {found['num_trained']:,} parameters are trained{f', {frozen:,} frozen' if frozen else ''}"
     training = "a stream" if found["num_training"] is None else f"{found['num_training']:,} samples"
-    sizes = f"{training} to train on, {found['num_validation']:,} to validate"
+    tested = f", {found['num_test']:,} to test" if found["num_test"] else ""
+    sizes = f"{training} to train on, {found['num_validation']:,} to validate{tested}"
     yield f"data: {sizes}, loaded in {duration(found['seconds_loading'])}"
     yield f"batch: {found['batch']}"
     yield f"metrics: {', '.join(found['validation'])}"

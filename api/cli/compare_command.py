@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from api.cli import figures
+from api.cli.report import tested
 from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, JobIds, Key, Url, console, fail, open_client, print_json, say
 from api.display import duration, trial_name
@@ -59,7 +60,8 @@ def _results(found: Comparison, letters: Mapping[str, str]) -> Sheet:
     metrics = sorted({name for each in found.trials for name in each.trial.validation_metrics})
     of = "" if found.metric == LOSS else f"{found.metric} "
     target = [] if found.target is None else [f"to the worst end, {of}{figures.loss(found.target)}"]
-    columns = ("val. loss", *metrics, "sent", "training", *target)
+    on_test = tested([each.trial for each in found.trials])
+    columns = ("val. loss", *metrics, *(f"test {name}" for name in on_test), "sent", "training", *target)
     sheet = Sheet("", "trial", *columns, title="Results", left=("", "trial"))
     for job_id, trial, seconds in ((each.job_id, each.trial, each.seconds_to_target) for each in found.trials):
         sheet.add_row(
@@ -67,6 +69,7 @@ def _results(found: Comparison, letters: Mapping[str, str]) -> Sheet:
             trial_name(trial, specs[job_id]),
             figures.loss(trial.validation_loss),
             *(figures.loss(trial.validation_metrics.get(name)) for name in metrics),
+            *(figures.loss(trial.test.get(name)) for name in on_test),
             figures.size(trial.bill.bytes_sent),
             duration(trial.bill.seconds_training),
             *("-" if seconds is None else duration(seconds) for _ in target),

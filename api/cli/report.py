@@ -1,7 +1,7 @@
 """A job's result for terminals and scripts: schedules, bill, arms over seeds. All figures come from the API."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -13,10 +13,11 @@ from api.client import Client
 from api.display import duration, trial_name
 from api.failures import ApiError
 from search.config import Budget
+from service.job.parts import LOSS
 from service.job.spec import JobSpec
 from service.wire.jobs import JobView
 from service.wire.records import Bill, Sample, ScheduleEntry
-from service.wire.reports import Cost, Estimate, JobReport, Prices, TrialReport
+from service.wire.reports import ArmReport, Cost, Estimate, JobReport, Prices, TrialReport
 from service.wire.stored import has_one_seed
 from service.wire.sweeps import SampleStatus, SweepReport
 from service.wire.trials import ScheduleView, TrialView
@@ -77,6 +78,7 @@ def _trial_summary(trial: TrialReport, entries: Sequence[ScheduleEntry]) -> dict
         "seconds_training": bill.seconds_training,
         "steps": bill.steps,
         "validation": {"loss": trial.validation_loss, **trial.validation_metrics},
+        "test": trial.test,
         "crossing": None if trial.crossing is None else trial.crossing.model_dump(),
     }
 
@@ -217,11 +219,23 @@ def _bill_columns(report: JobReport, spec: JobSpec) -> Iterator[tuple[str, bool,
     yield "val. loss", True, lambda trial, _: figures.loss(trial.validation_loss)
     for name in sorted(report.metric_directions):
         yield name, True, _metric(name)
+    for name in tested(report.trials):
+        yield f"test {name}", True, _on_test(name)
 
 
 def _metric(name: str) -> Callable[[TrialReport, Bill], str]:
     """Return the function that writes a trial's cell of the metric `name`."""
     return lambda trial, _: figures.loss(trial.validation_metrics.get(name))
+
+
+def _on_test(name: str) -> Callable[[TrialReport, Bill], str]:
+    """Return the function that writes a trial's cell of `name` on the test set."""
+    return lambda trial, _: figures.loss(trial.test.get(name))
+
+
+def tested(reports: Iterable[TrialReport | ArmReport]) -> list[str]:
+    """Return what was measured on a test set, the loss first."""
+    return sorted({name for each in reports for name in each.test}, key=lambda name: (name != LOSS, name))
 
 
 def _waited(bill: Bill) -> str:
@@ -267,15 +281,17 @@ def options_table(report: JobReport, spec: JobSpec) -> Sheet:
 
 def arms_table(report: JobReport) -> Sheet:
     """Return every arm's means over its finished seeds, with intervals; the best arm is marked."""
-    metrics = sorted(report.metric_directions)
+    metrics, on_test = sorted(report.metric_directions), tested(report.arms)
     title = f"Arms over seeds (mean ± {report.confidence:.0%} interval; * best {report.metric})"
-    table = _table(title, "arm", "seeds", "val. loss", *metrics, "sent", "to target", "diverged")
+    measured = ("val. loss", *metrics, *(f"test {name}" for name in on_test))
+    table = _table(title, "arm", "seeds", *measured, "sent", "to target", "diverged")
     for arm in report.arms:
         table.add_row(
             f"{arm.arm} *" if arm.arm == report.best_arm else arm.arm,
             f"{arm.num_finished} of {arm.num_trials}",
             _interval(arm.validation_loss, figures.loss),
             *(_interval(arm.validation_metrics.get(name), figures.loss) for name in metrics),
+            *(_interval(arm.test.get(name), figures.loss) for name in on_test),
             _interval(arm.bytes_sent, figures.size),
             _interval(arm.seconds_to_target, duration),
             str(arm.num_diverged),

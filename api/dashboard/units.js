@@ -101,3 +101,9 @@ export function besides({ learning_rate, level: _, ...values }) {
     .map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "number" ? number(value) : value}`)
     .join(", ");
 }
+
+// What was measured on the test sets of reports of trials or arms, the loss first.
+export function tested(reports) {
+  const names = new Set(reports.flatMap((each) => Object.keys(each.test ?? {})));
+  return [...(names.delete("loss") ? ["loss"] : []), ...[...names].sort()];
+}

@@ -328,7 +328,8 @@ def read_points(
 
 def totals(trial: TrialReport) -> dict[str, float]:
     """Return a trial's bill and final figures by name, e.g. `bill/bytes_sent`, without unknown ones."""
-    final = {"validation_loss": trial.validation_loss, **trial.validation_metrics}
+    on_test = {f"test_{name}": value for name, value in trial.test.items()}
+    final = {"validation_loss": trial.validation_loss, **trial.validation_metrics, **on_test}
     given = {"bill": trial.bill.model_dump(mode="json"), "final": final}
     return {name: value for name, value in flat(given).items() if isinstance(value, int | float)}
 

@@ -10,7 +10,6 @@ time; seeds 3 to 5 took no part. Recorded are so far: seed 3, and at 300 steps s
 """
 
 import argparse
-import copy
 import statistics
 import sys
 from collections.abc import Sequence
@@ -23,64 +22,13 @@ from rows import append, read
 
 from suite.controlled import searched
 from suite.tasks import TASKS
-from suite.training import Line
-from trainers.training.model import NUM_BATCHES
-from trainers.training.weight_average import WeightAverage
+from suite.training import Averaged, Line
 from trainers.workload import WorkloadError
 
 FILE = Path(__file__).with_name("averages.jsonl")
 #: Excesses are cut here, so that no single run decides a mean.
 MOST = 0.5
 SMALL = 0.01  # no difference
-
-
-class Averaged(Line):
-    """A line that keeps an average of its weights, and is evaluated as a job is: by the better of both."""
-
-    def __init__(self, task: Any, seed: int) -> None:
-        super().__init__(task, seed)
-        self.average = WeightAverage({} if self.optimizer.averages else self.optimizer.parameters)
-        self.record = float("inf")
-        step = self.optimizer.step
-
-        def stepped(loss: float) -> None:
-            step(loss)
-            self.average.follow(self.step + 1)
-
-        self.optimizer.step = stepped  # type: ignore[method-assign]
-
-    def snapshot(self) -> Any:
-        return super().snapshot(), copy.deepcopy((self.average.tensors(), self.average.scalars()))
-
-    def restore(self, snapshot: Any) -> None:
-        line, (tensors, scalars) = snapshot
-        super().restore(line)
-        self.average.fit(tensors)
-        for name, tensor in self.average.tensors().items():
-            tensor.copy_(tensors[name])
-        self.average.load_scalars(scalars)
-
-    @torch.no_grad()
-    def evaluate(self, *, training: bool = False, num_samples: int = 1000) -> float:
-        found = super().evaluate(training=training, num_samples=num_samples)
-        if not training and found >= self.record and self.average.has_states:
-            found = min(found, self._of_average(num_samples))
-        self.record = min(self.record, found)
-        return found
-
-    def _of_average(self, num_samples: int) -> float:
-        """Return the average's loss. BatchNorm's statistics are those of the next batches, as in a job."""
-        model = copy.deepcopy(self.model)
-        model.load_state_dict(self.average.weights(), strict=False)
-        layers = [each for each in model.modules() if isinstance(each, torch.nn.modules.batchnorm._BatchNorm)]
-        for layer in layers:
-            layer.reset_running_stats()
-            layer.momentum = None  # the mean of all
-        for ahead in range(NUM_BATCHES if layers else 0):
-            model(self.data[0][self._sampler.indices(self.step + ahead, rank=0)])
-        model.eval()
-        inputs, targets = (each[:num_samples] for each in self.workload.validation.tensors)
-        return float(self.workload._task.loss(model(inputs), targets))
 
 
 def run(tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[int], part: Sequence[int]) -> None:
@@ -92,7 +40,7 @@ def run(tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[int], part: 
             continue
         try:
             lines = Line(TASKS[task], seed), Averaged(TASKS[task], seed)
-            weights, averaged = (searched(line, TASKS[task].guess, length, seed).best.loss for line in lines)
+            weights, averaged = (searched(line, TASKS[task].guess, length, seed).exported for line in lines)
         except WorkloadError as error:  # its data are not on this machine
             print(f"{task}: {error}", file=sys.stderr)
             continue

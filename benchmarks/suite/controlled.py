@@ -14,7 +14,7 @@ from search.optimizer_traits import usual_rate_told_by
 from search.protocol import Strategy
 from search.space import SearchSpace
 from search.types import Candidate, Decision, Forecast, Values
-from suite.training import EVERY, Best, Line
+from suite.training import EVERY, Export, Line
 from trainers.training.landscape import NUM_BATCHES
 
 #: Gradients that tell how sharp a model is count as so many steps.
@@ -28,7 +28,9 @@ class Run:
 
     searched: int = 0
     taken_back: int = 0
-    best: Best = field(default_factory=Best)
+    export: Export = field(default_factory=Export)
+    exported: float = math.inf
+    flattered: float = math.inf
     validation: Validation = field(default_factory=Validation)
     decisions: list[Decision] = field(default_factory=list)
     outcomes: list[tuple[Forecast, float]] = field(default_factory=list)  # of commits, and the losses they ended with
@@ -110,7 +112,8 @@ def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
 
     loop.run(carry_out)
     run.note(loop.told)
-    run.best.loss = min(run.best.loss, line.evaluate())
+    end = line.evaluated()
+    run.exported, run.flattered = run.export.loss(end), run.export.flattered(end)
     return run
 
 
@@ -121,7 +124,6 @@ def _commit(line: Line, rates: Sequence[float], run: Run, *, spent: int, num_ste
         until = len(losses) + EVERY - line.step % EVERY
         losses += line.train(rates[len(losses) : until], scales=scales, alignments=alignments)
         if line.step % EVERY == 0 and math.isfinite(losses[-1]):
-            found = line.evaluate()
-            run.best.look(found, (spent + len(losses)) / num_steps)
+            found = run.export.look(line.evaluated(), (spent + len(losses)) / num_steps)
             run.validation = run.validation.after(found, line.recent, line.step)
     return Taken(losses, [0.01] * len(losses), scales, alignments)

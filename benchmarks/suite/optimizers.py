@@ -87,7 +87,7 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
         "steps": steps,
         "seed": seed,
         "loss": line.evaluate(),
-        "exported": done.best.loss,
+        "exported": done.exported,
         "chosen": optimizer.kind,
         "rate": first.values.learning_rate,
         "searched": done.searched,

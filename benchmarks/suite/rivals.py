@@ -39,7 +39,7 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
 from ray.tune.schedulers.pb2 import _select_config as select
 
-from suite.training import EVERY, Best
+from suite.training import EVERY, Evaluated, Export
 
 #: Rates are searched from the guess divided by this, to the guess times this.
 RANGE = 100.0
@@ -58,6 +58,8 @@ class Model(Protocol):
 
     def evaluate(self) -> float: ...
 
+    def evaluated(self) -> Evaluated: ...
+
     def snapshot(self) -> Any: ...
 
     def restore(self, snapshot: Any) -> None: ...
@@ -73,7 +75,7 @@ class Study:
     num_trials: int = 0
     loss: float = math.inf
     rate: float | None = None
-    best: Best = field(default_factory=Best)  # of a study of one run
+    export: Export = field(default_factory=Export)  # of a study of one run
     _best: Any = None
 
     @property
@@ -303,7 +305,7 @@ def greedy(study: Study, guess: float, seed: int) -> None:
             break
         greedy_rate.update(loss)
         if study.spent % EVERY == 0:
-            study.best.look(study.evaluate(), study.spent / study.num_steps)
+            study.export.look(study.model.evaluated(), study.spent / study.num_steps)
     study.end_trial(study.evaluate(), greedy_rate.rate)
 
 

@@ -42,7 +42,7 @@ from suite.controlled import searched
 from suite.excess import ROWS, Excesses, Row, excesses
 from suite.rivals import TUNERS, tune
 from suite.tasks import TASKS, Task
-from suite.training import EVERY, SCHEDULES, Best, Line
+from suite.training import EVERY, LOST, SCHEDULES, Averaged, Evaluated, Export, Line
 from trainers.workload import WorkloadError
 
 GUESSES = {"10x low": 0.1, "right": 1.0, "10x high": 10.0}
@@ -107,7 +107,7 @@ def _tuned(task: str, tuner: str, steps: int, seed: int, factor: float) -> Row:
         draws = zlib.crc32(f"{task} {steps} {seed} {factor}".encode())  # or all tasks would try the same rates
         study = tune(tuner, line, steps, TASKS[task].guess * factor, draws)
         is_sound = math.isfinite(study.loss)
-        measured = _exported(line, study.best) if is_sound else LOST_LOSSES | {"exported": study.best.loss}
+        measured = _exported(line, study.export) if is_sound else LOST_LOSSES | {"exported": math.inf}
         return measured | {"picked": [study.rate], "trials": study.num_trials, "spent": study.spent}
 
     return key | {"run": run}
@@ -117,14 +117,14 @@ def scheduled(task: Task, schedule: str, rate: float, steps: int, seed: int) -> 
     key = {"task": task.name, "steps": steps, "seed": seed}
 
     def run() -> Row:
-        line, best = Line(task, seed), Best()
+        line, export = Line(task, seed), Export()
         rates = [rate * SCHEDULES[schedule](step / steps) for step in range(steps)]
         while line.step < steps:
             losses = line.train(rates[line.step : line.step + EVERY])
             if not math.isfinite(losses[-1]):
-                return LOST_LOSSES | {"exported": best.loss}
-            best.look(line.evaluate(), line.step / steps)
-        return _exported(line, best)
+                return LOST_LOSSES | {"exported": export.loss(Evaluated(LOST))}
+            export.look(line.evaluated(), line.step / steps)
+        return _exported(line, export)
 
     return key | {"run": run}
 
@@ -133,10 +133,11 @@ def controlled(task: Task, controller: Row, steps: int, seed: int, factor: float
     key = {"task": task.name, "steps": steps, "seed": seed}
 
     def run() -> Row:
-        line, config = Line(task, seed), TypeAdapter[Any](ControllerConfig).validate_python(controller)
+        line, config = Averaged(task, seed), TypeAdapter[Any](ControllerConfig).validate_python(controller)
         done = searched(line, task.guess * factor, steps, seed, controller=config)
         return _measured(line) | {
-            "exported": done.best.loss,
+            "exported": done.exported,
+            "flattered": done.flattered,
             "picked": [decision.values.learning_rate for decision in done.decisions],
             "searched": done.searched,
             "taken_back": done.taken_back,
@@ -150,10 +151,10 @@ def controlled(task: Task, controller: Row, steps: int, seed: int, factor: float
     return key | {"run": run}
 
 
-def _exported(line: Line, best: Best) -> Row:
+def _exported(line: Line, export: Export) -> Row:
     """Return the losses at the end, and that of the state which is exported by the rule of a job."""
-    measured = _measured(line)
-    return measured | {"exported": min(best.loss, measured["loss"])}
+    end = line.evaluated()
+    return _measured(line) | {"exported": export.loss(end), "flattered": export.flattered(end)}
 
 
 def _measured(line: Line) -> Row:

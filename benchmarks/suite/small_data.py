@@ -27,7 +27,7 @@ from statsmodels.datasets import star98
 from torch.nn import functional
 
 from search.config import BoConfig
-from suite.averages import MOST, SMALL, Averaged
+from suite.averages import MOST, SMALL
 from suite.controlled import searched
 from suite.tasks import (
     PER_CLASS,
@@ -43,6 +43,7 @@ from suite.tasks import (
     voters,
     wines,
 )
+from suite.training import Averaged
 from trainers.workload import WorkloadError
 
 FILE = Path(__file__).with_name("small_data.jsonl")
@@ -160,7 +161,7 @@ def pair(task: Task, steps: int, seed: int) -> dict[str, Any]:
     for name, starts in (("goes_on", False), ("starts_over", True)):
         line = Averaged(task, seed)
         done = searched(line, task.guess, steps, seed, controller=BoConfig(start_over=starts))
-        exported[name] = done.best.loss
+        exported[name] = done.exported
         times = sum("starts over" in each.reason for each in done.decisions)
     return exported | {"times": times}
 

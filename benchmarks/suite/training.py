@@ -4,8 +4,8 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import TypeAdapter
@@ -13,31 +13,87 @@ from torch import Tensor
 from torch.func import functional_call
 
 from search.space import Weights
+from service.cluster.trial_ledger import is_clockless_turn, patience_for
 from suite.tasks import SuiteWorkload, Task
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import OptimizerConfig
 from trainers.training import landscape
 from trainers.training.alignment import Alignment
-from trainers.training.model import looks_trained, matrices
+from trainers.training.model import NUM_BATCHES, looks_trained, matrices
 from trainers.training.sampler import Sampler
+from trainers.training.weight_average import WeightAverage
 
 #: Steps between two evaluations, as between committed steps of a job.
 EVERY = 50
-#: A checkpoint for export has a validation loss that is lower by this share, and comes so late after the last one.
-LEAST_GAIN, LEAST_PART = 0.002, 0.05
+#: Samples of a data set that are evaluated, at most.
+NUM_EVALUATED = 1000
+#: Of the samples evaluated: all, and each half.
+PARTS = (slice(None), slice(0, None, 2), slice(1, None, 2))
+
+
+class Losses(NamedTuple):
+    """A validation loss: of the whole set, and of each half of its samples (every other one)."""
+
+    whole: float
+    first: float
+    second: float
+
+
+class Evaluated(NamedTuple):
+    """What a state is evaluated at."""
+
+    weights: Losses
+    average: Losses | None = None  # of the last steps' weights; None: there is none
+
+    def better(self, by: int = 0) -> Losses:
+        """Return the losses of the weights or of their average, whichever has the lower one at index `by`."""
+        return self.weights if self.average is None else min(self.weights, self.average, key=lambda each: each[by])
+
+
+LOST = Losses(math.inf, math.inf, math.inf)
 
 
 @dataclass
-class Best:
-    """The lowest validation loss of a checkpoint so far, which a job exports where the end is worse. Mutable."""
+class Export:
+    """The states of a run that a job would evaluate: it exports the best of them where the end is worse. Mutable."""
 
-    loss: float = math.inf
-    part: float = 0.0  # of the budget, where it was kept
+    seen: list[tuple[Evaluated, float]] = field(default_factory=list)  # with the part of the budget spent before
+    record: float = math.inf
 
-    def look(self, loss: float, part: float) -> None:
-        """Keep a state that was evaluated after this part of the budget, if it is worth it."""
-        if loss < self.loss * (1 - math.copysign(LEAST_GAIN, self.loss)) and part - self.part >= LEAST_PART:
-            self.loss, self.part = loss, part
+    def look(self, state: Evaluated, part: float) -> float:
+        """Note a state, and return its loss as a job does: that of the average only where the weights set no record."""
+        self.seen.append((state, part))
+        found = _noted(state, self.record, 0).whole
+        self.record = min(self.record, found)
+        return found
+
+    def loss(self, end: Evaluated) -> float:
+        """Return the loss of what is exported, on samples that did not choose it.
+
+        Each half of the validation samples chooses a state for the other half (cross-fitting); the mean of both. The
+        samples that choose one of several states flatter it (`flattered`).
+        """
+        return (_exported(self.seen, end, by=1).second + _exported(self.seen, end, by=2).first) / 2
+
+    def flattered(self, end: Evaluated) -> float:
+        """Return the loss of what is exported, on the samples that chose it."""
+        return _exported(self.seen, end, by=0).whole
+
+
+def _exported(seen: Sequence[tuple[Evaluated, float]], end: Evaluated, *, by: int) -> Losses:
+    """Return the losses of the state that a job would export by the loss at index `by`."""
+    record, best, kept_at = math.inf, None, 0.0
+    for state, part in seen:
+        found = _noted(state, record, by)
+        record = min(record, found[by])
+        if is_clockless_turn(part - kept_at, patience_for(found[by], best and best[by])):
+            best, kept_at = found, part
+    last = end.better(by)
+    return last if best is None or not best[by] < last[by] else best
+
+
+def _noted(state: Evaluated, record: float, by: int) -> Losses:
+    return state.weights if state.weights[by] < record else state.better(by)
 
 
 #: What somebody would try by hand: each multiplies the rate by a function of the part of the budget spent.
@@ -143,25 +199,88 @@ class Line:
         return float(torch.cat(gradients).square().mean().sqrt())
 
     @torch.no_grad()
-    def evaluate(self, *, training: bool = False, num_samples: int = 1000) -> float:
+    def evaluate(self, *, training: bool = False) -> float:
         """Return the loss on the validation set, or on the first samples of the training set."""
-        inputs, targets = self.data if training else self.workload.validation.tensors
-        weights = self.optimizer.evaluated()
+        tensors = self.data if training else self.workload.validation.tensors
+        inputs, targets = (each[:NUM_EVALUATED] for each in tensors)
+        return float(self.workload._task.loss(self._scores(inputs), targets))
+
+    @torch.no_grad()
+    def evaluated(self) -> Evaluated:
+        """Return the losses of the state on the validation set."""
+        inputs, targets = self.workload.validation.tensors
+        return Evaluated(self._losses(self._scores(inputs), targets))
+
+    def _scores(self, inputs: Tensor) -> Tensor:
         self.model.eval()
-        scores = functional_call(self.model, weights, (inputs[:num_samples],))
+        scores = functional_call(self.model, self.optimizer.evaluated(), (inputs,))
         self.model.train()
-        return float(self.workload._task.loss(scores, targets[:num_samples]))
+        return scores
+
+    def _losses(self, scores: Tensor, targets: Tensor) -> Losses:
+        loss = self.workload._task.loss
+        return Losses(*(float(loss(scores[part], targets[part])) for part in PARTS))
 
     def snapshot(self) -> Any:
         """Return all that training changes."""
         tensors = {name: tensor.clone() for name, tensor in self.optimizer.tensors().items()}
-        return copy.deepcopy((self.model.state_dict(), tensors, self.optimizer.scalars(), self.step))
+        return copy.deepcopy((self.model.state_dict(), tensors, self.optimizer.scalars(), self.step, self.recent))
 
     def restore(self, snapshot: Any) -> None:
         """Go back to where `snapshot` was taken."""
-        weights, tensors, scalars, self.step = copy.deepcopy(snapshot)
+        weights, tensors, scalars, self.step, self.recent = copy.deepcopy(snapshot)
         self.model.load_state_dict(weights)
         self.optimizer.fit(tensors)
         for name, tensor in self.optimizer.tensors().items():
             tensor.copy_(tensors[name])
         self.optimizer.load_scalars(scalars)
+
+
+class Averaged(Line):
+    """A line that keeps an average of its weights as well, as a job does."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        """Build the task's model from `seed`."""
+        super().__init__(task, seed)
+        self.average = WeightAverage({} if self.optimizer.averages else self.optimizer.parameters)
+        step = self.optimizer.step
+
+        def stepped(loss: float) -> None:
+            step(loss)
+            self.average.follow(self.step + 1)
+
+        self.optimizer.step = stepped  # type: ignore[method-assign]
+
+    def snapshot(self) -> Any:
+        """Return all that training changes."""
+        return super().snapshot(), copy.deepcopy((self.average.tensors(), self.average.scalars()))
+
+    def restore(self, snapshot: Any) -> None:
+        """Go back to where `snapshot` was taken."""
+        line, (tensors, scalars) = snapshot
+        super().restore(line)
+        self.average.fit(tensors)
+        for name, tensor in self.average.tensors().items():
+            tensor.copy_(tensors[name])
+        self.average.load_scalars(scalars)
+
+    @torch.no_grad()
+    def evaluated(self) -> Evaluated:
+        """Return the losses of the weights and of their average. BatchNorm's statistics are those of the next batches.
+
+        It is so in a job.
+        """
+        weights, *_ = super().evaluated()
+        if not self.average.has_states:
+            return Evaluated(weights)
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(self.average.weights(), strict=False)
+        layers = [each for each in model.modules() if isinstance(each, torch.nn.modules.batchnorm._BatchNorm)]
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # the mean of all
+        for ahead in range(NUM_BATCHES if layers else 0):
+            model(self.data[0][self._sampler.indices(self.step + ahead, rank=0)])
+        model.eval()
+        inputs, targets = self.workload.validation.tensors
+        return Evaluated(weights, self._losses(model(inputs), targets))

@@ -11,7 +11,7 @@ from service.cluster.measured import OpenCommit
 from service.cluster.reports import Pushed
 from service.cluster.search_stage import keep_segment
 from service.cluster.slots import BEST, STAGE
-from service.cluster.trial_ledger import BEST_SHARE, BEST_SPACING, LEAST_CLOCKLESS_PART
+from service.cluster.trial_ledger import BEST_SPACING, is_clockless_turn
 from service.cluster.trial_state import TrialState
 from service.wire.records import StageClosed
 
@@ -33,7 +33,7 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
         progress.evaluation_due = progress.evaluation_due or progress.step % every == 0
         is_evaluated = progress.evaluation_due and not progress.steps_to_meeting
         if is_evaluated:
-            state.evaluate_line(commit.measured.losses)
+            state.evaluate_line()
             if progress.at_target:
                 break
         if is_evaluated or commit.measured.num_steps >= _next_look(state, commit, until):
@@ -184,8 +184,7 @@ def _is_new_best(state: TrialState) -> bool:
         return False
     patience = state.progress.best_patience
     if state.spec.budget.seconds is None:
-        since = fraction_spent(state.spec.budget, state.spent()) - state.progress.best_at
-        return since >= max(patience, LEAST_CLOCKLESS_PART) * BEST_SHARE
+        return is_clockless_turn(fraction_spent(state.spec.budget, state.spent()) - state.progress.best_at, patience)
     return state.seconds() - state.saved_s >= patience * BEST_SPACING * state.save_took_s
 
 

@@ -59,8 +59,7 @@ def is_to_join(state: TrialState) -> bool:
 
 def keep_segment(state: TrialState, commit: OpenCommit, pushed: Pushed) -> None:
     """Add a trained segment to the commit: to the schedule, the bill and the reports."""
-    state.progress.step = pushed.result.first_step + len(pushed.result.losses)
-    state.progress.steps_to_meeting = pushed.result.steps_to_meeting
+    state.progress.commit(pushed.result)
     people = dict.fromkeys(steer.by for steer in commit.decision.steers)
     decision = commit.decision
     learned_schedule.append(

@@ -4,6 +4,7 @@ Calls go down and values come back. The strategy returns candidates and decision
 `commit_stage` how it ended. Each acts on the run's `TrialState`.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,7 @@ from search.space import SearchSpace
 from search.types import Course
 from service import tracing
 from service.cluster import reports
+from service.cluster.attempt import last_line
 from service.cluster.checkpoints import Exported
 from service.cluster.commit_stage import close_stage, commit_stage
 from service.cluster.first_steps import evaluate_later
@@ -27,13 +29,16 @@ from service.cluster.search_stage import is_to_join, search_stage
 from service.cluster.slots import STAGE
 from service.cluster.trial_ledger import Best
 from service.cluster.trial_state import SecondLine, TrialState
-from service.job.parts import TrialSpec
+from service.job.parts import LOSS, TrialSpec
 from service.wire.records import Divergence, TrialFinished
 from trainers.methods.optimizer.spec import contenders
 from trainers.segment import Evaluation
+from trainers.training.call_results import WorkerFailed
 from trainers.training.finite_objective import why_not_finite
 from trainers.training.group import Group
 from trainers.workload import WorkloadError
+
+log = logging.getLogger(__name__)
 
 #: Evaluations that take more than this share of the clock are timed again.
 LARGE_SHARE = 0.2
@@ -272,6 +277,26 @@ def _exported(line: TrialState, folder: str = "", *, averaged: bool = False) -> 
     return exported
 
 
+class Tested(NamedTuple):
+    """The `loss` and metrics of the exported weights on the test set; {}: there is none, or it failed."""
+
+    found: Mapping[str, float | None] = {}
+    failure: str | None = None
+
+
+def _tested(kept: KeptLine) -> Tested:
+    """Evaluate the kept weights on the test set. A fault in it costs no result, so it is returned instead of raised."""
+    if not kept.line.group.built.num_test:
+        return Tested()
+    try:
+        tested = kept.line.group.evaluate(averaged=kept.evaluation.averaged, on="test")
+    except (WorkloadError, WorkerFailed) as failed:
+        log.warning("the test set cannot be evaluated: %s", failed)
+        return Tested(failure=last_line(failed))
+    kept.line.progress.charge_bytes(tested)
+    return Tested(_finite({LOSS: tested.loss, **tested.metrics}))
+
+
 def _evaluate_off_the_clock(line: TrialState, *, averaged: bool = False) -> Evaluation:
     evaluation = line.group.evaluate(averaged=averaged)
     line.progress.charge_bytes(evaluation)
@@ -287,6 +312,7 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
     kept = min(map(_ending, (state, *beside)), key=lambda ending: state.judge.rank(ending.evaluation))
     line, evaluation, exported = kept.line, kept.evaluation, kept.exported
     weights = _exported(line, averaged=evaluation.averaged)
+    tested = _tested(kept)
     state.recorder.complete(state.progress, state.second)
     finished = TrialFinished(
         trial_id=state.trial_id,
@@ -301,6 +327,8 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
         end_validation_metrics=_finite(kept.end.metrics) if kept.last else {},
         last_weights_url=kept.last and kept.last.url,
         last_weights_sha256=kept.last and kept.last.sha256,
+        test=tested.found,
+        test_failure=tested.failure,
         ended_early=line.is_stale(),
         at_target=line.progress.at_target,
         stopped=is_stopped,

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from search.curves.overfitting import Validation
+from search.curves.overfitting import MOST_LOSSES, Validation
 from search.types import Piece
 from service.cluster import learned_schedule
 from service.cluster.measured import bytes_per_worker
@@ -35,9 +35,29 @@ BEST_GAIN = 0.002
 #: The usual spacing of such checkpoints: training takes this many times as long as a checkpoint. Under a budget
 #: without seconds, this share of the budget lies between two of them.
 BEST_SPACING, BEST_SHARE = 50.0, 0.05
+ROUNDING = 1e-9
 #: A gain larger than the first share shortens the spacing in proportion, since such gains are rare. Under a budget
 #: without seconds, the time of a checkpoint is unknown, so at least the second number's part of the spacing stays.
 LARGE_GAIN, LEAST_CLOCKLESS_PART = 0.02, 0.2
+
+
+def patience_for(score: float, best: float | None) -> float:
+    """Return the part of the usual spacing after which `score`, lower is better, is worth a checkpoint.
+
+    Infinity if it never is. `best` is the score of the last such checkpoint; None: there is none yet.
+    """
+    if best is None:
+        return 0.0
+    unit = abs(best)
+    return math.inf if score >= best - BEST_GAIN * unit else min(1.0, LARGE_GAIN * unit / (best - score))
+
+
+def is_clockless_turn(since: float, patience: float) -> bool:
+    """Return whether a state is worth a checkpoint where no clock is read; `since` is the share of the budget between.
+
+    Shares are sums of steps, so their last bits say nothing.
+    """
+    return since >= max(patience, LEAST_CLOCKLESS_PART) * BEST_SHARE - ROUNDING
 
 
 class Progress(BaseModel):
@@ -63,6 +83,7 @@ class Progress(BaseModel):
     evaluation_due: bool = Field(False, description="it waits for their next average, where it costs no other")
     best: Best | None = None
     validation: Validation = Field(Validation(), description="of the steps that stay: whether they overfit")
+    recent: tuple[float, ...] = Field((), description="losses of the last of these steps")
     record: float | None = Field(None, description="the score that an evaluation has to be better than")
     num_stale: int = Field(0, description="evaluations in a row that were not, of steps taken back too")
     at_target: bool = Field(False, description="an evaluation was as good as the job asks for, which ends the run")
@@ -143,6 +164,12 @@ class Progress(BaseModel):
             },
         )
 
+    def commit(self, result: SegmentResult) -> None:
+        """Note that the steps of `result` stay."""
+        self.step = result.first_step + len(result.losses)
+        self.recent = (*self.recent, *result.losses)[-MOST_LOSSES:]
+        self.steps_to_meeting = result.steps_to_meeting
+
     def is_record(self, score: float | None, *, min_delta: float = 0.0) -> bool:
         """Return whether `score` is better than those of all evaluations so far, by `min_delta`."""
         return score is not None and (self.record is None or score < self.record - min_delta)
@@ -168,14 +195,8 @@ class Progress(BaseModel):
     @property
     def best_patience(self) -> float:
         """The part of the usual spacing after which the evaluated state is worth a checkpoint; infinity if never."""
-        if self.score is None:
-            return math.inf
-        if self.best is None:
-            return 0.0
-        best, unit = self.best.score, abs(self.best.score)
-        if self.score >= best - BEST_GAIN * unit:
-            return math.inf
-        return min(1.0, LARGE_GAIN * unit / (best - self.score))
+        best = None if self.best is None else self.best.score
+        return math.inf if self.score is None else patience_for(self.score, best)
 
     def schedule_to(self, best: Best) -> tuple[ScheduleEntry, ...]:
         """Return the schedule that led to the checkpoint `best`, whose step is known."""
@@ -198,7 +219,7 @@ class Progress(BaseModel):
         self.step, self.schedule, self.steady = earlier.step, list(earlier.schedule), earlier.steady
         self.piece = None
         self.score, self.evaluated_step, self.at_target = earlier.score, earlier.evaluated_step, earlier.at_target
-        self.averaged, self.validation = earlier.averaged, earlier.validation
+        self.averaged, self.validation, self.recent = earlier.averaged, earlier.validation, earlier.recent
         self.steps_to_meeting, self.evaluation_due = earlier.steps_to_meeting, earlier.evaluation_due
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 

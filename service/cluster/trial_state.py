@@ -166,8 +166,8 @@ class TrialState:
         self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
         return evaluation
 
-    def evaluate_line(self, losses: Sequence[float]) -> None:
-        """Evaluate the committed line and report the result; `losses` are those of its last steps.
+    def evaluate_line(self) -> None:
+        """Evaluate the committed line and report the result.
 
         If its weights set no record, their average may: then it is evaluated too, and the better of both counts. So
         it is at a rung, where samples of a sweep are compared.
@@ -180,7 +180,7 @@ class TrialState:
             found = min(found, self.evaluate(averaged=True), key=self.judge.rank)
         self._note(found)
         self.progress.validation = self.progress.validation.after(
-            found.loss, losses, self.progress.step, is_record=self.progress.num_stale == 0
+            found.loss, self.progress.recent, self.progress.step, is_record=self.progress.num_stale == 0
         )
 
     def _note(self, evaluation: Evaluation) -> None:

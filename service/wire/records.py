@@ -330,6 +330,12 @@ class RunEnd(BaseModel):
         description="of the weights at the run's end, where an earlier checkpoint or an average was better",
     )
     end_validation_metrics: dict[str, float | None] = Field(default_factory=dict, description="the same, by name")
+    test: dict[str, float | None] = Field(
+        default_factory=dict,
+        description="the weights' `loss` and metrics on the workload's test set, on which nothing was chosen; "
+        "{}: it has none",
+    )
+    test_failure: Reason | None = Field(None, description="why the test set could not be evaluated; null: it could")
     last_weights_url: str | None = Field(None, description="those at the run's end, in the same case")
     weights_sha256: str | None = Field(None, pattern=SHA256, description="of the weights' file; null: not known")
     last_weights_sha256: str | None = Field(None, pattern=SHA256, description="of those of the end, the same")

@@ -49,6 +49,9 @@ class TrialReport(View):
     seconds: float = Field(description="training clock")
     validation_loss: float | None
     validation_metrics: dict[str, float | None]
+    test: dict[str, float | None] = Field(
+        default_factory=dict, description="`loss` and metrics on the workload's test set, on which nothing was chosen"
+    )
     bill: Bill
     cost: Cost | None = Field(None, description="null: the operator has set no price")
     target: float | None = Field(
@@ -84,6 +87,7 @@ class ArmReport(View):
     num_diverged: int
     validation_loss: Estimate | None = Field(description="null: no finished trial has one")
     validation_metrics: dict[str, Estimate]
+    test: dict[str, Estimate] = Field(default_factory=dict, description="of `loss` and metrics on the test set")
     bytes_sent: Estimate | None = Field(description="by one worker")
     seconds_training: Estimate | None
     seconds_to_target: Estimate | None = Field(description="to each seed's `target`; of the seeds that got there")

@@ -1,6 +1,8 @@
 """The bill adds up, and the schedule matches the training."""
 
 import math
+from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from search.types import Piece, Spent, Values
 from service.cluster import learned_schedule
 from service.cluster.measured import COMMIT_LOSSES, Measured
 from service.cluster.segment_length import part_of_piece
-from service.cluster.trial_ledger import Best, Progress
+from service.cluster.trial_ledger import Best, Progress, is_clockless_turn
 from service.wire.records import Bill
 from trainers.segment import Segment, SegmentResult, StepTimes
 from trainers.training.group import Recovery
@@ -30,6 +32,11 @@ def _result(first_step: int, num_steps: int, *, sent: int = 100, density: float 
         density=density,
         threshold=0.5,
     )
+
+
+def _of_losses(losses: Iterable[float], *, first_step: int = 0) -> SegmentResult:
+    told = tuple(map(float, losses))
+    return _result(first_step, len(told)).model_copy(update={"losses": told})
 
 
 def _segment(num_steps: int, rate: float, final: float | None = None) -> Segment:
@@ -292,3 +299,22 @@ def test_the_larger_a_gain_is_the_earlier_it_is_worth_a_checkpoint(loss: float, 
 
     assert progress.best_patience == pytest.approx(patience)
     assert Progress(score=loss).best_patience == 0  # of the first one
+
+
+def test_every_evaluation_of_twenty_is_a_turn_for_a_checkpoint_however_shares_are_rounded() -> None:
+    shares = [steps / 1000 for steps in range(0, 1001, 50)]
+
+    assert all(is_clockless_turn(after - before, 1.0) for before, after in pairwise(shares))
+    assert not any(is_clockless_turn(0.9 * (after - before), 1.0) for before, after in pairwise(shares))
+
+
+def test_the_losses_before_an_evaluation_are_those_of_the_steps_that_stay() -> None:
+    progress = Progress()
+    progress.commit(_of_losses(range(60)))
+    start = progress.model_copy(deep=True)
+    progress.commit(_of_losses(range(5), first_step=60))
+    assert progress.recent == (*range(15, 60), *range(5)) and progress.step == 65
+
+    progress.rewind_to(start, num_steps=5)
+
+    assert progress.recent == tuple(range(10, 60)) and progress.step == 60

@@ -208,6 +208,32 @@ def test_only_finished_trials_count() -> None:
     assert found.best_arm is None and not found.complete
 
 
+def test_what_the_weights_are_worth_on_the_test_set_stands_beside_and_ranks_nothing() -> None:
+    losses = {"tuned": 0.4, "dense": 0.2}
+    trials = [
+        trial(arm, seed, {"tuned": 0.1, "dense": 0.3}[arm]).model_copy(update={"test": {"loss": loss + 0.01 * seed}})
+        for arm, loss in losses.items()
+        for seed in JOB.seeds
+    ]
+
+    found = made(*trials, curves={each.trial_id: [0.5] for each in trials})
+
+    assert {arm.arm: round(arm.test["loss"].mean, 9) for arm in found.arms} == {"tuned": 0.41, "dense": 0.21}
+    assert [each.test for each in found.trials] == [each.test for each in trials]
+    assert found.best_arm == "tuned"
+
+
+def test_a_test_set_that_cannot_be_evaluated_is_noted_with_the_reason() -> None:
+    failed = trial("tuned", 0, 0.1).model_copy(update={"test_failure": "no column `age`"})
+
+    others = [trial(arm, seed, 0.1) for arm in ("tuned", "dense") for seed in JOB.seeds][1:]
+    trials = [failed, *others]
+    report_of_it, *rest = made(*trials, curves={each.trial_id: [0.5] for each in trials}).trials
+
+    assert not any("test set" in note for each in rest for note in each.notes)
+    assert "the test set was not evaluated: no column `age`" in report_of_it.notes and report_of_it.test == {}
+
+
 def test_an_arm_that_diverged_on_fewer_seeds_is_better() -> None:
     trials = [
         *(trial("tuned", seed, 0.01, outcome="completed" if seed else "diverged") for seed in JOB.seeds),

@@ -784,3 +784,19 @@ def of_table(table: str) -> Regression:
     made = Regression()
     made.data_version = Path(table).read_text()[:10]
     return made
+
+
+class HeldOut(Regression):
+    """Has samples that choose nothing; `fault` is what is wrong with them."""
+
+    def __init__(self, fault: str = "", num_test: int = 70) -> None:
+        super().__init__()
+        inputs, targets = samples(2, num_test)
+        self.test = TensorDataset(inputs[:, : 3 if fault == "narrow" else WIDTH], targets)
+
+
+class HeldOutByName(Regression):
+    """Has another thing by the name of the test set."""
+
+    def test(self) -> None:  # type: ignore[override]
+        """Check something."""

@@ -113,6 +113,18 @@ def test_validation_samples_without_an_index_are_refused_as_training_samples_are
         loaded("Validated", kind=kind)
 
 
+@pytest.mark.parametrize(
+    ("name", "params", "said"),
+    [
+        ("HeldOutByName", {}, "`test` is a method, which has no samples by index"),
+        ("HeldOut", {"num_test": 0}, "`test` of .* must be a data set with a length of at least 1"),
+    ],
+)
+def test_another_thing_by_the_name_of_the_test_set_is_refused(name: str, params: dict[str, int], said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        own.load(OwnWorkload(factory=f"own_models:{name}", params=dict(params), path=HERE))
+
+
 @pytest.mark.parametrize(("kind", "type_"), [("list", "list"), ("function", "function")])
 def test_metrics_that_are_no_mapping_are_refused_with_an_example(kind: str, type_: str) -> None:
     said = rf"`metrics` of .* must map each name to `min` or `max`, as in \{{'accuracy': 'max'\}}; got a {type_}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from own_models import Regression
+from own_models import HeldOut, Regression
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -131,6 +131,12 @@ def test_it_trains_and_evaluates_what_the_job_names() -> None:
     assert len(found.losses) == 3 and set(found.validation) == {"loss", "mae"}
     assert found.seconds_step > 0 and found.spread_step >= 1
     assert found.bytes_kept > 0 and found.bytes_peak > 1_000_000
+
+
+def test_it_evaluates_the_test_set_as_a_run_will_at_its_end() -> None:
+    assert rehearsed(HeldOut()).num_test == 70
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        rehearsed(HeldOut("narrow"))
 
 
 def test_all_drawn_blocks_count_as_trained() -> None:

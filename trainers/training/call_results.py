@@ -36,6 +36,8 @@ class Built(NamedTuple):
     metrics: Mapping[str, Direction] = {}  # the workload's own
     matrices: tuple[int, float, bool] | None = None  # of the new model, see `Replica.matrices`
     has_batch_norm: bool = False  # layers that keep running statistics as they train
+    num_validation: int = 1  # samples
+    num_test: int = 0  # 0: there is no test set
 
 
 class WorkerLost(Exception):

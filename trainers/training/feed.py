@@ -237,10 +237,10 @@ class LoaderFeed:
 
 
 class EvaluationFeed:
-    """Serves batches of validation samples: fetched when they are asked for, or by processes of a `DataLoader`."""
+    """Serves batches of the `samples` of an evaluation: fetched when asked for, or by processes of a `DataLoader`."""
 
-    def __init__(self, workload: Workload, *, timeout_s: float) -> None:
-        self._fetcher, self._requests = _Fetcher(workload, workload.validation), list[_Request]()
+    def __init__(self, workload: Workload, samples: Samples, *, timeout_s: float) -> None:
+        self._fetcher, self._requests = _Fetcher(workload, samples), list[_Request]()
         self._loader: DataLoader[Batch] | None = None
         if workload.loader_processes:
             self._loader = DataLoader(

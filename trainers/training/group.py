@@ -20,7 +20,7 @@ from trainers.training.call_results import Built, Outcome, WorkerFailed, WorkerL
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.landscape import NUM_BATCHES, Landscape
 from trainers.training.segment_results import bytes_by_rank, merge
-from trainers.workload import WorkloadError
+from trainers.workload import EvaluatedSet, WorkloadError
 
 _HOW_TO_WAIT_LONGER = "`workers.reply_timeout_s` allows more, in an exchange `workers.timeout_s`"
 _HOW_TO_START_LONGER = "it starts, imports, loads data, makes the model: `workers.start_timeout_s` allows more"
@@ -118,9 +118,12 @@ class Group(ABC):
         """Free the memory of the copy in `slot`. Replaced workers no longer get it."""
         self.call("forget", slot)
 
-    def evaluate(self, *, averaged: bool = False) -> Evaluation:
-        """Evaluate on the validation set: the weights, or the average of them (see `WeightAverage`)."""
-        answers = [Evaluation.model_validate(answer) for answer in self.call("evaluate", averaged)]
+    def evaluate(self, *, averaged: bool = False, on: EvaluatedSet = "validation") -> Evaluation:
+        """Evaluate on a data set: the weights, or the average of them (see `WeightAverage`)."""
+        longer = max(1.0, self.built.num_test / self.built.num_validation) if on == "test" else 1.0
+        timeout_s = self.config.reply_timeout_s * longer  # which is that of the validation set
+        told = self.call("evaluate", averaged, on, timeout_s=timeout_s)
+        answers = [Evaluation.model_validate(answer) for answer in told]
         return answers[0].model_copy(update=bytes_by_rank(answers))
 
     def landscape(self) -> Landscape | None:

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, Subset
 
 from trainers import random_state
 from trainers.training.call_results import Built
-from trainers.workload import Workload, WorkloadError
+from trainers.workload import Workload, WorkloadError, evaluated_sets
 
 log = logging.getLogger("wiretune.likeness")
 
@@ -46,7 +46,7 @@ def of(model: nn.Module, workload: Workload, device: torch.device) -> Likeness:
         f"parameter `{name}`": f"{zlib.crc32(_bytes(parameter)):08x}" for name, parameter in model.named_parameters()
     }
     found |= {f"buffer `{name}`": sketch(buffer) for name, buffer in model.named_buffers()}
-    sets: dict[str, Any] = {"training": workload.training, "validation": workload.validation}
+    sets: dict[str, Any] = {"training": workload.training} | {**evaluated_sets(workload)}
     found["the sizes of the data, or `data_version`"] = repr(
         ([len(each) for each in sets.values() if isinstance(each, Sized)], workload.data_version)
     )

@@ -10,7 +10,16 @@ from trainers import random_state
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.training import whole_set
 from trainers.training.feed import EvaluationFeed, Feed, Place, seed_of, to_device
-from trainers.workload import MOST_OWN, OWN_NAME, Batch, OwnNumbers, Workload, WorkloadError
+from trainers.workload import (
+    MOST_OWN,
+    OWN_NAME,
+    Batch,
+    EvaluatedSet,
+    OwnNumbers,
+    Workload,
+    WorkloadError,
+    evaluated_sets,
+)
 
 
 class Forward(NamedTuple):
@@ -21,14 +30,14 @@ class Forward(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The results of a validation batch."""
+    """The results of a batch of an evaluation."""
 
     means: Tensor  # one for each name that was asked for, in float64; 0 where `compute_metrics` returns it
     predictions: Mapping[str, Tensor]  # in host memory, by name, a row for each sample; {}: none are needed
 
 
 class Passes:
-    """Passes of training batches (from `feed`) and validation batches through `model`.
+    """Passes of training batches (from `feed`) and of batches that are evaluated through `model`.
 
     All methods raise WorkloadError if the workload does not return what it must.
     """
@@ -38,7 +47,10 @@ class Passes:
     ) -> None:
         self._config, self._workload, self._model = config, workload, model
         self._feed, self.device = feed, device
-        self._evaluation_feed = EvaluationFeed(workload, timeout_s=config.reply_timeout_s)
+        self._evaluation_feeds = {
+            on: EvaluationFeed(workload, samples, timeout_s=config.reply_timeout_s)
+            for on, samples in evaluated_sets(workload).items()
+        }
         self._own_names: frozenset[str] | None = None  # None: no loss has been computed yet
         self.predicts = whole_set.predicts(workload)
         #: The names that `evaluate` returns; empty: it was not called yet.
@@ -89,9 +101,9 @@ class Passes:
                 "without `detach`, `item` or `no_grad`"
             )
 
-    def measured(self, parts: Sequence[Tensor], names: Sequence[str]) -> Iterator[Measured]:
-        """Yield what is measured of the validation samples at each of `parts`: `names`, and predictions."""
-        for part, batch in zip(parts, self._evaluation_feed.batches(parts), strict=True):
+    def measured(self, on: EvaluatedSet, parts: Sequence[Tensor], names: Sequence[str]) -> Iterator[Measured]:
+        """Yield what is measured of the samples of `on` at each of `parts`: `names`, and predictions."""
+        for part, batch in zip(parts, self._evaluation_feeds[on].batches(parts), strict=True):
             moved = to_device(batch, self.device)
             yield Measured(self._means(moved, names), self._predictions(moved, len(part)))
 

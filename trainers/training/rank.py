@@ -101,6 +101,8 @@ class Rank:
             metrics=dict(replica.workload.metrics),
             matrices=replica.matrices(),
             has_batch_norm=replica.has_batch_norm,
+            num_validation=len(replica.workload.validation),
+            num_test=0 if replica.workload.test is None else len(replica.workload.test),
         )
 
     def _move(self, first: int, num_workers: int) -> None:
@@ -137,7 +139,7 @@ def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
             own = dict(enumerate(args[0])).get(replica.rank)
             return own and replica.run_alone(Segment.model_validate(own)).model_dump(mode="json")
         case "evaluate":
-            return replica.evaluate(averaged=args[0]).model_dump(mode="json")
+            return replica.evaluate(averaged=args[0], on=args[1]).model_dump(mode="json")
         case "export":
             return replica.export(args[0], averaged=args[1]).model_dump(mode="json")
         case "save":

@@ -46,6 +46,7 @@ class Rehearsed(BaseModel):
     num_trained: int
     num_training: int | None  # samples; None: a stream
     num_validation: int
+    num_test: int = 0  # 0: there is no test set
     shapes: tuple[tuple[int, ...], ...] = ()  # of the trained parameters
     batch: str
     losses: tuple[float, ...]
@@ -89,7 +90,7 @@ def rehearse(
     lowest_rate: float | None = None,
     metric: str | None = None,
 ) -> tuple[Workload, Rehearsed]:
-    """Train `NUM_STEPS` steps alone, on data as rank 0 of `num_workers` gets them, and evaluate.
+    """Train `NUM_STEPS` steps alone, on data as rank 0 of `num_workers` gets them, and evaluate on each set.
 
     `workload` saves building it anew; it is returned. `lowest_rate` and `metric` are as in an `Order`. Raises
     WorkloadError for what cannot be trained.
@@ -111,6 +112,10 @@ def rehearse(
     seconds, spread = _timed(replica, segment, result.step_seconds[-1])
     tell("evaluating on the validation set")
     evaluation, evaluating = _evaluated(replica, metric)
+    num_test = 0
+    if workload.test is not None:
+        tell("evaluating on the test set")
+        num_test = replica.evaluate(on="test").num_samples
     parameters = list(replica.model.parameters())
     training: Any = workload.training
     return workload, Rehearsed(
@@ -118,6 +123,7 @@ def rehearse(
         num_trained=num_elements(replica.shapes),  # `requires_grad` tells of the blocks drawn last
         num_training=len(training) if isinstance(training, Sized) else None,
         num_validation=evaluation.num_samples,
+        num_test=num_test,
         shapes=tuple(map(tuple, replica.shapes)),
         batch=batch,
         losses=result.losses,

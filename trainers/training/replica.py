@@ -35,7 +35,7 @@ from trainers.training.evaluated_state import EvaluatedState
 from trainers.training.landscape import Landscape
 from trainers.training.likeness import Likeness
 from trainers.training.whole_set import Predictions
-from trainers.workload import Workload
+from trainers.workload import EvaluatedSet, Workload, evaluated_sets
 from trainers.workloads import registry
 
 Backend = Literal["auto", "gloo", "nccl"]
@@ -354,18 +354,18 @@ class Replica:
         return self._evaluated.tensors(self.step, self.rank, num_present=len(self._present), averaged=averaged)
 
     @torch.no_grad()
-    def evaluate(self, *, averaged: bool = False) -> Evaluation:
-        """Evaluate on the validation set, shared out among the ranks; does not disturb training.
+    def evaluate(self, *, averaged: bool = False, on: EvaluatedSet = "validation") -> Evaluation:
+        """Evaluate on a data set, shared out among the ranks; does not disturb training.
 
         `averaged` evaluates the average of the weights, if there is one yet.
         """
         names = ("loss", *self.workload.metrics)
-        num_samples = len(self.workload.validation)
+        num_samples = len(evaluated_sets(self.workload)[on])
         evaluated = self._state_to_evaluate(averaged=averaged)
         has_average = self.parts.average.has_states
         # Not remembered: a replaced worker would not know of it, and all ranks must take the same.
         at_once = min(self.workload.samples_at_once, math.ceil(num_samples / len(self._present)))
-        while (found := self._measured(evaluated, names, at_once)) is None:
+        while (found := self._measured(evaluated, names, on, num_samples, at_once)) is None:
             refused, at_once = at_once, max(1, at_once // 2)
             log.warning(
                 "evaluating %d samples at once takes more memory than a GPU has; trying %d, as every evaluation will: "
@@ -375,7 +375,7 @@ class Replica:
             )
         sums, predictions = found
         means = dict(zip(names, (sums / num_samples).tolist(), strict=True))
-        means |= self._metrics_of_whole_set(predictions, means["loss"])
+        means |= self._metrics_of_whole_set(predictions, num_samples, means["loss"])
         return Evaluation(
             loss=means.pop("loss"),
             metrics=means,
@@ -387,9 +387,9 @@ class Replica:
         )
 
     def _measured(
-        self, evaluated: Mapping[str, Tensor], names: Sequence[str], at_once: int
+        self, evaluated: Mapping[str, Tensor], names: Sequence[str], on: EvaluatedSet, num_samples: int, at_once: int
     ) -> tuple[Tensor, list[Predictions]] | None:
-        """Return the sums over the validation set of what `names` say, and this rank's predictions; collective.
+        """Return the sums over the samples of `on` of what `names` say, and this rank's predictions; collective.
 
         The sums are `(len(names),)` in float64, and 0 for what `compute_metrics` returns. A forward pass takes
         `at_once` samples, as many on all ranks: a metric may depend on it. None if a rank ran out of its GPU's memory.
@@ -397,14 +397,14 @@ class Replica:
         """
         sums = torch.zeros(len(names) + 1, dtype=torch.float64)  # the last: ranks that ran out of memory
         predictions: list[Predictions] = []
-        share = torch.arange(len(self.workload.validation))[self._present.index(self.rank) :: len(self._present)]
+        share = torch.arange(num_samples)[self._present.index(self.rank) :: len(self._present)]
         # The weights are lent before the modes change: a module that merges its adapters merges these.
         lent, evaluating = model.lent(self.model, evaluated), model.evaluating(self.model)
         with lent, evaluating, model.untouched(self.model), random_state.seeded(0, self.device):
             try:
                 # A set smaller than the ranks leaves some without a share.
                 parts = [part for part in torch.split(share, at_once) if len(part)]
-                for part, found in zip(parts, self.parts.passes.measured(parts, names), strict=True):
+                for part, found in zip(parts, self.parts.passes.measured(on, parts, names), strict=True):
                     sums[:-1] += len(part) * found.means
                     predictions.append(found.predictions)
             except torch.OutOfMemoryError as error:
@@ -414,12 +414,17 @@ class Replica:
         self._node_links.all_reduce_sum(sums, {"control": sums.nbytes})
         return None if sums[-1] else (sums[:-1], predictions)
 
-    def _metrics_of_whole_set(self, predictions: list[Predictions], loss: float) -> dict[str, float]:
+    def _metrics_of_whole_set(self, predictions: list[Predictions], num_samples: int, loss: float) -> dict[str, float]:
         """Return the metrics that the workload computes from all predictions, if it has any; collective."""
         passes = self.parts.passes
         if not passes.predicts:
             return {}
         with random_state.seeded(0, self.device):
             return whole_set.metrics(
-                self.workload, predictions, self._node_links, evaluated=passes.evaluated, loss=loss
+                self.workload,
+                predictions,
+                self._node_links,
+                num_samples=num_samples,
+                evaluated=passes.evaluated,
+                loss=loss,
             )

@@ -1,4 +1,4 @@
-"""Compute metrics of the whole validation set: collect every rank's predictions on the first one, in the set's order.
+"""Compute metrics of a whole data set: collect every rank's predictions on the first one, in the set's order.
 
 Symbols: n samples, N ranks. Rank i evaluates the samples i, i + N, i + 2 N, ...
 """
@@ -74,7 +74,13 @@ def _kind(value: Any) -> str:
 
 
 def metrics(
-    workload: Workload, batches: list[Predictions], links: NodeLinks, *, evaluated: Collection[str], loss: float
+    workload: Workload,
+    batches: list[Predictions],
+    links: NodeLinks,
+    *,
+    num_samples: int,
+    evaluated: Collection[str],
+    loss: float,
 ) -> dict[str, float]:
     """Return what the workload computes from all ranks' predictions; collective, and equal on all ranks.
 
@@ -83,7 +89,7 @@ def metrics(
     WorkloadError if the workload returns other metrics than it is to.
     """
     names = list(workload.metrics)
-    whole = gathered(batches, links, len(workload.validation)) if math.isfinite(loss) else {}
+    whole = gathered(batches, links, num_samples) if math.isfinite(loss) else {}
     # Of the first rank, which alone has all predictions, and always has samples.
     values = _computed(workload, whole) if whole else {name: math.nan for name in names if name not in evaluated}
     table = torch.tensor([[values.get(name, 0.0), name in values] for name in names], dtype=torch.float64)

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 from trainers import random_state
 from trainers.spec.workloads import OwnWorkload
-from trainers.workload import Workload, WorkloadError
+from trainers.workload import EvaluatedSet, Workload, WorkloadError, evaluated_sets
 from trainers.workloads import remote_data
 
 #: The methods that every run calls: the others are for jobs that ask for them.
@@ -63,13 +63,17 @@ def _check_data(workload: Workload, factory: str) -> None:
     missing = [name for name in ("training", "validation") if not hasattr(workload, name)]
     if missing:
         raise WorkloadError(f"`{factory}` made a workload without {' and '.join(missing)}; set it in `__init__`")
-    data: Any = workload.validation
+    for name, data in evaluated_sets(workload).items():
+        _check_evaluated(name, data, factory)
+
+
+def _check_evaluated(name: EvaluatedSet, data: Any, factory: str) -> None:
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
         raise WorkloadError(
-            f"`validation` is a {type(data).__name__}, which has no samples by index: give a map-style data set"
+            f"`{name}` is a {type(data).__name__}, which has no samples by index: give a map-style data set"
         )
     if not isinstance(data, Sized) or not len(data):
-        raise WorkloadError(f"`validation` of `{factory}` must be a data set with a length of at least 1")
+        raise WorkloadError(f"`{name}` of `{factory}` must be a data set with a length of at least 1")
 
 
 def _check_metrics(metrics: Any, factory: str) -> None:

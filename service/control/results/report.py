@@ -1,7 +1,7 @@
 """The report of a job: the cost and result of each trial, and each arm's means over seeds. Pure functions."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from statistics import fmean, stdev
 from types import MappingProxyType
@@ -170,6 +170,7 @@ def _trial_report(
         seconds=trial.seconds,
         validation_loss=trial.validation_loss,
         validation_metrics=trial.validation_metrics,
+        test=trial.test,
         bill=bill,
         target=target,
         target_loss=target if spec.objective.metric == LOSS else None,
@@ -214,6 +215,8 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
         yield facts.overfitted
     if trial.line == "insurance":
         yield "your own schedule did better than the searched one, and is kept"
+    if trial.test_failure is not None:
+        yield f"the test set was not evaluated: {trial.test_failure}"
     if trial.averaged or trial.exported_step is not None:
         at_end = trial.end_validation_loss if metric == LOSS else trial.end_validation_metrics.get(metric)
         end = "not finite" if at_end is None else f"{at_end:.4g}"
@@ -239,8 +242,6 @@ def _slow_evaluations(bill: Bill, *, every: int) -> str:
 
 def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
     ended = [trial for trial in trials if trial.outcome is not None]
-    names = sorted({name for trial in ended for name in trial.validation_metrics})
-    metrics = {name: estimate(trial.validation_metrics.get(name) for trial in ended) for name in names}
     return ArmReport(
         arm=arm,
         controller=trials[0].controller,
@@ -248,11 +249,20 @@ def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
         num_finished=len(ended),
         num_diverged=sum(trial.outcome == "diverged" for trial in ended),
         validation_loss=estimate(trial.validation_loss for trial in ended),
-        validation_metrics={name: found for name, found in metrics.items() if found is not None},
+        validation_metrics=_estimates(ended, lambda trial: trial.validation_metrics),
+        test=_estimates(ended, lambda trial: trial.test),
         bytes_sent=estimate(trial.bill.bytes_sent for trial in ended),
         seconds_training=estimate(trial.bill.seconds_training for trial in ended),
         seconds_to_target=estimate(trial.seconds_to_target for trial in ended),
     )
+
+
+def _estimates(
+    trials: Sequence[TrialReport], of: Callable[[TrialReport], Mapping[str, float | None]]
+) -> dict[str, Estimate]:
+    names = sorted({name for trial in trials for name in of(trial)})
+    found = {name: estimate(of(trial).get(name) for trial in trials) for name in names}
+    return {name: each for name, each in found.items() if each is not None}
 
 
 def best(arms: Sequence[ArmReport], metric: str, direction: Direction) -> str | None:

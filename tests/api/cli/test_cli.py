@@ -129,7 +129,7 @@ def test_a_finished_job_shows_its_bill(at: str, reporting: Reporting, command: s
     result = run_cli.invoke(main.app, [command, reporting.job_id])
 
     assert result.exit_code == 0, result.stderr
-    assert "Bill (emulated 100 Mbit link)" in result.stdout
+    assert "Bill (emulated 100 Mbit link)" in result.stdout and "test loss" in result.stdout
     assert "tuned reached the loss at which dense ended" in result.stdout
 
 

@@ -124,7 +124,7 @@ def test_arms_that_search_their_rate_are_tried_at_a_low_one_too_and_the_remark_i
     (tmp_path / "job.json").write_text(json.dumps(job))
     monkeypatch.chdir(tmp_path)
     orders: list[Any] = []
-    numbers = dict.fromkeys(("num_parameters", "num_trained", "num_training", "num_validation"), 9)
+    numbers = dict.fromkeys(("num_parameters", "num_trained", "num_training", "num_validation", "num_test"), 9)
     times = dict.fromkeys(("seconds_loading", "seconds_step", "seconds_evaluation", "bytes_kept", "bytes_peak"), 1)
     found = numbers | times | {"batch": "9", "losses": [1.0], "validation": {"loss": 1.0}, "remarks": ["was lower"]}
 

@@ -132,6 +132,23 @@ process.exit();"""
     assert ("kept for backward" in said and "2.5 MB" in said) is is_said
 
 
+def test_a_bill_shows_what_was_measured_on_a_test_set_the_loss_first():
+    costs = Bill().model_dump(mode="json")
+    trial = {"trial_id": "t", "label": "tuned", "outcome": "completed", "line": "main", "step": 1, "seconds": 1}
+    trial |= {"validation_loss": 0.5, "validation_metrics": {}, "metric_directions": {}, "bill": costs, "cost": None}
+    spec = {"link": {"mode": "measure"}, "activations": {"kind": "keep"}, "arms": []}
+    script = f"""
+import "{SMALL_DOM}";
+const {{ billTable }} = await import("{DASHBOARD.as_uri()}/pages/job/tables.js");
+const tested = {{ ...trial, test: {{ accuracy: 0.75, loss: 0.625 }} }};
+console.log(JSON.stringify(billTable([trial, tested], job, null).textContent));
+process.exit();"""
+
+    said = run(script, trial=trial, job={"state": "succeeded", "spec": spec})
+
+    assert "test losstest accuracy" in said and "0.62500.7500" in said
+
+
 @pytest.mark.parametrize(("measured", "is_said"), [(0, False), (3_200_000_000, True)])
 def test_a_bill_says_the_peak_memory_where_it_was_measured(measured, is_said):
     costs = Bill(memory_bytes=measured).model_dump(mode="json")

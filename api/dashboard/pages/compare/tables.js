@@ -5,7 +5,7 @@ import { badge, element, empty, table } from "../../dom.js";
 import { saveRows } from "../../files.js";
 import { saveMenu } from "../../charts/panel.js";
 import { since } from "../../times.js";
-import { duration, estimates, figures, loss, number, share, size } from "../../units.js";
+import { duration, estimates, figures, loss, number, share, size, tested } from "../../units.js";
 import { comparedNames } from "./jobs.js";
 
 export function jobTable(jobs, remove) {
@@ -47,9 +47,9 @@ export function armRows({ arms, trials }, jobs) {
 function sampleReport({ trial, seconds_to_target }) {
   const isOver = trial.outcome !== null;
   const of = (value) => (isOver && value !== null ? { num_seeds: 1, mean: value, low: null, high: null } : null);
-  const measured = Object.entries(trial.validation_metrics).map(([name, value]) => [name, of(value)]).filter(([, found]) => found);
+  const known = (values) => Object.fromEntries(Object.entries(values).map(([name, value]) => [name, of(value)]).filter(([, found]) => found));
   return { arm: trial.arm, controller: trial.controller, num_trials: 1, num_finished: Number(isOver), num_diverged: Number(trial.outcome === "diverged"),
-    validation_loss: of(trial.validation_loss), validation_metrics: Object.fromEntries(measured), bytes_sent: of(trial.bill.bytes_sent),
+    validation_loss: of(trial.validation_loss), validation_metrics: known(trial.validation_metrics), test: known(trial.test ?? {}), bytes_sent: of(trial.bill.bytes_sent),
     seconds_training: of(trial.bill.seconds_training), seconds_to_target: of(seconds_to_target) };
 }
 
@@ -67,6 +67,8 @@ export function resultTable(comparison, rows, baseline) {
     ...(base ? [differences("− baseline", ({ report }) => report.validation_loss, base.validation_loss)] : []),
     ...metrics.flatMap((name) => [estimates(name, ({ report }) => report.validation_metrics[name], loss),
       ...(base ? [differences(`${name} − baseline`, ({ report }) => report.validation_metrics[name], base.validation_metrics[name])] : [])]),
+    ...tested(rows.map(({ report }) => report)).flatMap((name) => [estimates(`test ${name}`, ({ report }) => report.test?.[name], loss),
+      ...(base ? [differences(`test ${name} − baseline`, ({ report }) => report.test?.[name], base.test?.[name])] : [])]),
     ...COSTS.flatMap(([name, field, write]) => [estimates(name, ({ report }) => report[field], write),
       ...(base ? [[`${name} / baseline`, ({ report }) => ratio(report[field], base[field]), "number", ({ report }) => report[field]?.mean]] : [])]),
     figures("diverged", ({ report }) => report.num_diverged, String),

@@ -3,7 +3,7 @@
 import { grouped } from "../../charts/look.js";
 import { element, empty, table } from "../../dom.js";
 import { isOver, TRAINING } from "../../states.js";
-import { besides, duration, estimates, figures, level, loss, money, number, share, size, spread } from "../../units.js";
+import { besides, duration, estimates, figures, level, loss, money, number, share, size, spread, tested } from "../../units.js";
 import { linkText } from "./heading.js";
 
 export function stageTable(stages, job) {
@@ -35,6 +35,7 @@ export function armTable(report) {
     ["seeds", (arm) => `${arm.num_finished} of ${arm.num_trials}`, "number", (arm) => arm.num_finished],
     estimates("validation loss", (arm) => arm.validation_loss, loss),
     ...metrics.map((metric) => estimates(metric, (arm) => arm.validation_metrics[metric], loss)),
+    ...tested(report.arms).map((name) => estimates(`test ${name}`, (arm) => arm.test?.[name], loss)),
     estimates("sent", (arm) => arm.bytes_sent, size),
     estimates("to target", (arm) => arm.seconds_to_target, duration),
     figures("diverged", (arm) => arm.num_diverged, String),
@@ -90,6 +91,7 @@ export function billTable(trials, job, prices) {
       figures("cost", (trial) => trial.cost?.money ?? null, (sum) => money(sum, prices.currency))] : []),
     figures("validation loss", (trial) => trial.validation_loss, loss),
     ...metricNames(trials).map((name) => figures(name, (trial) => trial.validation_metrics[name] ?? null, loss)),
+    ...tested(trials).map((name) => figures(`test ${name}`, (trial) => trial.test?.[name] ?? null, loss)),
     ...(trials.some((trial) => trial.bill.steps_insurance) ? [["insurance", insurance, "number", (trial) => trial.bill.bytes_insurance]] : []),
     ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number", (trial) => trial.bill.repairs]] : []),
     ...(trials.some((trial) => Object.keys(trial.bill.absences).length) ? [["averages missed", absences, ""]] : []),
