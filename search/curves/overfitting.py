@@ -40,7 +40,7 @@ class Validation(Value):
         num_since = self.num_since + 1
         is_stale = num_since >= LEAST_EVALUATIONS and step >= 2 * self.step
         has_helped = self.before is None or lowest < self.before
-        overfits = is_stale and has_helped and _knows_by_heart(losses[-MOST_LOSSES:], loss)
+        overfits = is_stale and has_helped and lowest >= 0 and _knows_by_heart(losses[-MOST_LOSSES:], loss)
         return self.model_copy(update={"num_since": num_since, "overfits": overfits})
 
     def anew(self) -> "Validation":
@@ -50,5 +50,6 @@ class Validation(Value):
 
 
 def _knows_by_heart(losses: Sequence[float], loss: float) -> bool:
-    # the zero of losses that may be negative means nothing, so a share of them does not either
-    return loss > 0 and len(losses) >= LEAST_LOSSES and sum(losses) / len(losses) < LEARNED_SHARE * loss
+    if len(losses) < LEAST_LOSSES or min(losses) < 0:  # zero means nothing then, and neither does a share of a loss
+        return False
+    return sum(losses) / len(losses) < LEARNED_SHARE * loss

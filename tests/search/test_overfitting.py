@@ -38,12 +38,26 @@ def test_more_steps_do_not_help_where_half_of_them_set_no_record_and_the_trainin
         ([1.0, 0.9, 0.89, 0.88, 0.87], 0.1),
         ([1.0, 1.1], 0.1),
         ([-0.9, -0.8, -0.8, -0.8], -0.7),
+        ([0.9, 0.3, 0.4, 0.4, 0.4], -0.5),
+        ([0.9, -0.1, 0.4, 0.4, 0.4], 0.1),
         ([math.nan, 1.0, 0.9, 0.8, 0.7], 0.1),
     ],
-    ids=["trains as badly", "still learns", "one evaluation", "has negative losses", "was not finite at first"],
+    ids=[
+        "trains as badly",
+        "still learns",
+        "one evaluation",
+        "has negative losses",
+        "has them in training",
+        "had one in validation",
+        "was not finite at first",
+    ],
 )
 def test_it_is_not_said_of_a_model_that(losses: list[float], training_loss: float):
     assert not any(course(losses, training_loss=training_loss))
+
+
+def test_a_training_loss_of_zero_is_that_of_data_known_by_heart():
+    assert course([1.0, 0.8, 0.9, 0.9], training_loss=0.0)[-1]  # a cross-entropy rounds to it
 
 
 def test_nor_where_the_metric_of_the_job_is_better_than_ever():
