@@ -45,14 +45,14 @@ class RankState:
         """Restore what each rank has saved at its `place`, unless a rank's file does not fit; collective."""
         saved = _read(place)
         fingerprint = self._fingerprint()
-        fitting = torch.tensor([float(saved is not None and self._fits(saved, fingerprint))])
+        conflict = self._conflict(saved, fingerprint)
+        fitting = torch.tensor([float(conflict is None)])
         self.handle.node_links.all_reduce_sum(fitting, {"control": fitting.nbytes})
         if saved is None or fitting < num_ranks():
             log.warning(
-                "the exchange has lost its memory of the steps before: `%s` must be whole on each of %d ranks, saved "
-                "by as many, beside the weights that the Trainer has loaded, and by the same exchange and sync",
+                "the exchange has lost its memory of the steps before: `%s` is left out: %s",
                 place,
-                num_ranks(),
+                conflict or "that of another rank does not fit, which its own warning explains",
             )
             return
         self.handle.load_state_dict(saved["handle"])
@@ -66,14 +66,18 @@ class RankState:
         else:
             self._tuner.load_state_dict(searched)
 
-    def _fits(self, saved: dict[str, Any], fingerprint: Tensor) -> bool:
-        """Return whether this rank can restore `saved`, next to weights with this `fingerprint`."""
-        return (
-            torch.equal(saved["fingerprint"], fingerprint)
-            and saved["own"].keys() >= self._own_tensors().keys()
-            and shapes_of(saved["own"]).items() <= shapes_of(self._tensors()).items()
-            and self.handle.conflict(saved["handle"]) is None
-        )
+    def _conflict(self, saved: dict[str, Any] | None, fingerprint: Tensor) -> str | None:
+        """Return why this rank cannot restore `saved`, next to weights with this `fingerprint`; None: it can."""
+        if saved is None:
+            return "the file must be there, and whole"
+        if not torch.equal(saved["fingerprint"], fingerprint):
+            return "it must have been saved beside the weights that are loaded"
+        if conflict := self.handle.conflict(saved["handle"]):
+            return conflict
+        own, live = shapes_of(saved["own"]), shapes_of(self._tensors())
+        if own.items() <= live.items() and own.keys() >= self._own_tensors().keys():
+            return None
+        return "its parameters and buffers must be those of the model"
 
     @torch.no_grad()
     def _fingerprint(self) -> Tensor:

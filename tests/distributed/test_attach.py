@@ -559,6 +559,11 @@ TOPK = {"kind": "topk", "density": 0.1}
             {"sync": LOCAL, "exchange": TOPK},
             "`exchange.values` is 'float16' here, got 'float32'",
         ),
+        (
+            {"sync": LOCAL, "exchange": TOPK},
+            {"sync": LOCAL, "exchange": TOPK | {"bucket_mib": 8}},
+            "`exchange.bucket_mib`, which lays out the memory, is 8.0 here, got 4.0",
+        ),
     ],
 )
 def test_the_state_of_another_method_is_refused_by_field_before_anything_is_loaded(
@@ -574,6 +579,16 @@ def test_the_state_of_another_method_is_refused_by_field_before_anything_is_load
     after = bare(second.handle)
     assert after["scalars"] == before["scalars"]
     assert all(torch.equal(after["tensors"][name], each) for name, each in before["tensors"].items())
+
+
+def test_a_state_goes_on_where_a_step_runs_in_another_way_and_has_the_same_bits():
+    first = Script(0, bare=True, sync=DILOCO, exchange={"kind": "none"}).train(range(3))
+    second = Script(0, bare=True, sync=DILOCO | {"offload": True}, exchange={"kind": "none", "overlap": False})
+    assert first.handle is not None and second.handle is not None
+
+    second.handle.load_state_dict(first.handle.state_dict())
+
+    assert bare(second.handle)["scalars"] == bare(first.handle)["scalars"]
 
 
 def test_a_state_that_does_not_say_its_methods_is_refused_whole_if_its_scalars_do_not_fit():

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +86,18 @@ def test_a_warm_up_goes_on_where_residuals_are_dropped():
     begun = bare(heir.handle)
     assert begun["scalars"] == state["scalars"]
     assert not begun["tensors"]["exchange.residual"].any()
+
+
+@pytest.mark.parametrize(
+    ("exchange", "number"), [(TOPK, {"bucket_mib": 8.0}), ({"kind": "blockwise", "block": 64}, {"block": 128})]
+)
+def test_a_memory_that_other_numbers_lay_out_is_not_inherited(exchange: dict[str, Any], number: dict[str, Any]):
+    first, heir = (Script(0, bare=True, exchange=each).handle for each in (exchange, exchange | number))
+    assert first is not None and heir is not None
+    state = bare(first) | {"num_ranks": 2}
+
+    with pytest.raises(ValueError, match="which lays out the memory, is"):
+        heir.inherit({"rank-0": state, "rank-1": state}, residuals="mean")
 
 
 @pytest.mark.parametrize("name", INHERITED)

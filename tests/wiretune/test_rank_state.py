@@ -1,17 +1,22 @@
 """A rank's state in a run that a framework trains."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from wiretune import attach
 from wiretune.rank_state import RankState
 
+LOCAL = {"kind": "local_sgd"}
 
-def attached(model: nn.Module) -> RankState:
+
+def attached(model: nn.Module, sync: Mapping[str, Any] = LOCAL) -> RankState:
     optimizer = torch.optim.SGD(model["student"].parameters(), lr=0.1)
-    return RankState(model, attach(model, optimizer, sync={"kind": "local_sgd", "period": 100}))
+    return RankState(model, attach(model, optimizer, sync={"period": 100, **sync}))
 
 
 def with_teacher() -> nn.Module:
@@ -35,6 +40,26 @@ def test_a_frozen_teacher_that_differs_by_rank_is_taken_back_as_it_was(tmp_path:
 
     assert not any(each.any() for each in lent.values())
     assert all(torch.equal(each, own[name]) for name, each in resumed.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("sync", "said"),
+    [
+        ({"kind": "diloco", "offload": True}, ""),
+        ({"kind": "local_sgd"}, "`sync.kind` is 'local_sgd' here, got 'diloco'"),
+    ],
+)
+def test_a_memory_is_lost_to_another_method_alone_and_a_warning_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sync: dict[str, Any], said: str
+) -> None:
+    model, place = with_teacher(), tmp_path / "part.pt"
+    place.write_bytes(attached(model, {"kind": "diloco"}).saved())
+    resumed = with_teacher()
+    resumed.load_state_dict(model.state_dict())
+
+    attached(resumed, sync).resume(str(place))
+
+    assert ("lost its memory" in caplog.text) == bool(said) and said in caplog.text
 
 
 def test_a_part_of_a_model_that_has_other_frozen_parameters_is_left_where_it_is(tmp_path: Path) -> None:

@@ -17,6 +17,10 @@ from trainers.snapshot import Kept, Stateful, load_scalars, part_of, scalars_of,
 log = logging.getLogger("wiretune.attach")
 #: What becomes of the residuals of another number of ranks.
 Residuals = Literal["mean", "drop"]
+#: Fields that say how a step runs. They change no bit of it, so a memory goes on with others.
+OF_EXECUTION = frozenset({"overlap", "offload"})
+#: Numbers that lay out a memory: owners keep parts of buckets, in whole blocks. It goes on with no others.
+OF_LAYOUT = frozenset({"bucket_mib", "block"})
 
 
 def rank() -> int:
@@ -218,17 +222,19 @@ def _unpacked(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _differing_field(saved: Any, now: Any, *, name: str = "") -> str | None:
-    """Return in which field two configurations differ, and how. None: in numbers alone, or in what only one has.
+    """Return in which field two configurations differ, and how. None: in what a memory goes on with.
 
-    A memory goes on with another density, or with one where a range was searched, and a release may add a field.
+    That is another density, or one where a range was searched, and a field that only one has: a release may add it.
     """
     if isinstance(saved, Mapping) and isinstance(now, Mapping):
-        common = sorted(saved.keys() & now.keys(), key=lambda field: (field != "kind", field))
+        common = sorted((saved.keys() & now.keys()) - OF_EXECUTION, key=lambda field: (field != "kind", field))
         fields = (_differing_field(saved[each], now[each], name=f"{name}.{each}".lstrip(".")) for each in common)
         return next((field for field in fields if field), None)
-    if saved == now or (_is_amount(saved) and _is_amount(now)):
+    lays_out = name.rpartition(".")[2] in OF_LAYOUT
+    if saved == now or (_is_amount(saved) and _is_amount(now) and not lays_out):
         return None
-    return f"`{name}` is {now!r} here, got {saved!r}"
+    reason = ", which lays out the memory," if lays_out else ""
+    return f"`{name}`{reason} is {now!r} here, got {saved!r}"
 
 
 def _is_amount(value: Any) -> bool:
