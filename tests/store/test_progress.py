@@ -85,6 +85,19 @@ def test_a_trial_that_diverged_has_spent_what_it_spent_and_needs_no_more(store, 
     assert told.seconds_left == 0
 
 
+@pytest.mark.parametrize("budget", [{"seconds": 3600}, {"steps": 600}])
+def test_a_trial_that_was_stopped_early_does_not_shorten_the_time_left_of_the_others(store, make_spec, begin, budget):
+    arms = [{"name": "tuned"}, {"name": "dense", "exchange": {"kind": "none"}}]
+    driver = begin(store.add_job(make_spec(budget=budget, arms=arms))[0].id)
+    tuned, dense = (trial.trial_id for trial in store.trials(driver.job_id))
+    for trial_id in (tuned, dense):  # each has used 0.05 of its budget
+        driver.trial_id = trial_id
+        driver.send(started(driver), Billed(trial_id=trial_id, bill=Bill(seconds_training=180.0, steps_search=30)))
+    driver.send(finished(dense, bill=Bill(seconds_training=180.0, steps=30)))
+
+    assert listed(store, driver.job_id).seconds_left == pytest.approx(3420)
+
+
 @pytest.mark.parametrize(("num", "chunk"), [(30, 1024), (700, 1024), (20 * 128 + 5, 128)])
 def test_a_curve_has_the_means_of_equal_spans_however_its_points_are_stored(store, driver, monkeypatch, num, chunk):
     monkeypatch.setattr(stored, "CHUNK", chunk)

@@ -78,7 +78,7 @@ def _progress(
     is_at_rest = job.job_state in TERMINAL or job.extends  # its finished trials tell nothing of what more they get
     return JobProgress.model_construct(
         share=sum(shares) / len(trials),
-        seconds_left=None if is_at_rest else _seconds_left(budget, trials, shares),
+        seconds_left=None if is_at_rest else _seconds_left(budget, trials),
         num_trials=len(trials),
         num_finished=sum(trial.outcome is not None for trial in trials),
         arm=shown.arm,
@@ -107,10 +107,12 @@ def used(budget: Mapping[str, Any], trial: _Trial) -> float:
     return min(1.0, largest)
 
 
-def _seconds_left(budget: Mapping[str, Any], trials: Sequence[_Trial], shares: Sequence[float]) -> float | None:
+def _seconds_left(budget: Mapping[str, Any], trials: Sequence[_Trial]) -> float | None:
     """Return the remaining seconds at the trials' pace so far, with as many side by side as train now."""
-    seconds, share = sum(map(_clock, trials)), sum(shares)
-    whole = seconds / share if share else budget["seconds"]  # of one trial
+    shares = [used(budget, trial) for trial in trials]  # a trial that ended early tells of the pace, not of an end
+    pace = [sum(map(_clock, trials)) / sum(shares)] if any(shares) else []
+    cap = [] if budget["seconds"] is None else [budget["seconds"]]
+    whole = min(pace + cap, default=None)  # of one trial
     left = sum(1 - each for trial, each in zip(trials, shares, strict=True) if trial.outcome is None)
     num_training = sum(map(_trains, trials))
     return None if whole is None else whole * left / max(1, num_training)

@@ -59,6 +59,7 @@ def test_progress_is_the_budgets_most_used_cap_and_what_is_left_of_it_at_the_pac
     [
         ("running", [(60, None), (0, None)], "30 % · running · digits"),
         ("paused", [(99.9, None), (10, "completed")], "99 % · paused · digits"),
+        ("running", [(60, None), (10, "stopped")], "80 % · running · digits"),
         ("queued", [(0, None)], "queued · digits"),
         ("failed", [(60, "diverged")], "failed · digits"),
     ],
@@ -68,6 +69,7 @@ def test_a_tabs_title_says_how_far_a_job_is_while_it_is_under_way(state, trials,
     job["spec"] = {"budget": {"steps": 100}}
     rows = [
         {"step": step, "seconds": 1, "outcome": outcome, "backend": "gloo" if step else None, "bill": bill()}
+        | ({"outcome": "completed", "stopped_by": "anna"} if outcome == "stopped" else {})
         for step, outcome in trials
     ]
 

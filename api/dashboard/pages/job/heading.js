@@ -31,9 +31,9 @@ export function heading(job) {
 }
 
 // The title of the browser's tab, for readers on another tab: "62 % · running · digits". The share is of all trials'
-// budgets.
+// budgets, as lists show it: one that completed needs no more of its budget, however early it ended.
 export function tabTitle(job, trials) {
-  const shares = trials.map((trial) => (trial.backend ? progressOf(trial, job.spec.budget).share : 0));
+  const shares = trials.map((trial) => (trial.outcome === "completed" ? 1 : trial.backend ? progressOf(trial, job.spec.budget).share : 0));
   const done = shares.reduce((sum, each) => sum + each, 0) / shares.length;
   const isUnderWay = job.started_at !== null && !isOver(job);
   return [...(isUnderWay ? [`${Math.floor(100 * done)} %`] : []), job.state, job.name].join(" · ");
