@@ -220,6 +220,7 @@ class Reporting:
         loss: float,
         exported_step: int | None = None,
         timed: tuple[int, float] = (0, 0.0),
+        stopped: bool = False,
     ) -> None:
         """Post a trial's end; `timed` are steps, and the seconds that they computed."""
         entries = tuple(
@@ -239,7 +240,7 @@ class Reporting:
             TrialFinished(
                 trial_id=self.trial(arm), outcome="completed", validation_loss=loss,
                 validation_metrics={"accuracy": 0.97}, test={"loss": loss + 0.01}, schedule=entries, bill=bill,
-                weights_url=self.save(arm),
+                stopped=stopped, weights_url=self.save(arm),
                 weights_sha256=hashlib.sha256(self.weights(arm)).hexdigest(),
                 exported_step=exported_step,
                 last_weights_url=exported_step and self.save(arm, "last/"),

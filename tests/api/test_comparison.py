@@ -32,6 +32,26 @@ def test_arms_are_held_to_the_target_that_all_jobs_have_in_common(http: TestClie
     assert running["seconds_to_target"] is None  # it has not finished
 
 
+def test_no_job_is_held_to_an_arm_that_was_stopped_alone(http: TestClient, store: Store, job: JobSpec) -> None:
+    ended = {"tuned": 0.4, "dense": 0.9}  # hopeless, and stopped by a person
+    one = Reporting(store, job)
+    for arm, loss in ended.items():
+        one.start(arm)
+        one.post(
+            MetricPoints(trial_id=one.trial(arm), name="validation_loss", steps=(9,), seconds=(1,), values=(loss,))
+        )
+    store.stop_trial(one.job_id, one.trial("dense"))
+    for arm, loss in ended.items():
+        one.finish_trial(arm, rates=[0.1], density=None, loss=loss, stopped=arm == "dense")
+    one.finish()
+
+    found = http.get(f"/v1/jobs/{one.job_id}/comparison").json()
+    alone = http.get(f"/v1/jobs/{one.job_id}/report").json()
+
+    assert found["target"] == 0.4
+    assert {each["target"] for each in alone["trials"]} == {0.4}
+
+
 ACCURACIES = {
     "one": {"tuned": (0.2, 0.9, 0.7), "dense": (0.1, 0.4, 0.8)},
     "two": {"tuned": (0.6, 0.7, 0.9), "dense": (0.1, 0.5, 0.65)},

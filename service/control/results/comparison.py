@@ -1,17 +1,16 @@
 """Compare several jobs: their differing fields and their results. Pure functions."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from service.control.results.report import CONFIDENCE, estimate, final, reached
+from service.control.results.report import CONFIDENCE, estimate, reached, worst_end
 from service.job.changes import differences
 from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
 from service.wire.comparison import ComparedArm, ComparedTrial, Comparison, Difference
 from service.wire.jobs import JobView
-from service.wire.metrics import sign
 from service.wire.reports import JobReport
-from service.wire.trials import Series
+from service.wire.trials import Series, TrialView
 
 
 def common_metric(reports: Sequence[JobReport]) -> str:
@@ -24,19 +23,19 @@ def common_metric(reports: Sequence[JobReport]) -> str:
 
 
 def comparison(
-    jobs: Sequence[JobView], reports: Sequence[JobReport], metric: str, curves: Iterable[Series]
+    jobs: Sequence[JobView], reports: Sequence[JobReport], metric: str, trials: Sequence[tuple[TrialView, Series]]
 ) -> Comparison:
-    """Return the jobs side by side; `curves` are all points of `metric` of every trial, evaluated."""
+    """Return the jobs side by side; `trials` are those of all, each with every evaluation of `metric`."""
     direction: Direction = next(
         (each.metric_directions[metric] for each in reports if metric in each.metric_directions), "min"
     )
-    by_trial = {curve.trial_id: curve for curve in curves}
-    target = _target(reports, by_trial, direction)
-    trials = tuple(
+    curves = {trial.trial_id: curve for trial, curve in trials}
+    target = worst_end(trials, direction)
+    compared = tuple(
         ComparedTrial(
             job_id=report.job_id,
             trial=trial,
-            seconds_to_target=None if target is None else reached(by_trial[trial.trial_id], target, direction),
+            seconds_to_target=None if target is None else reached(curves[trial.trial_id], target, direction),
         )
         for report in reports
         for trial in report.trials
@@ -48,18 +47,9 @@ def comparison(
         confidence=CONFIDENCE,
         target=target,
         target_loss=target if metric == LOSS else None,
-        arms=tuple(_arms(reports, trials)),
-        trials=trials,
+        arms=tuple(_arms(reports, compared)),
+        trials=compared,
     )
-
-
-def _target(reports: Iterable[JobReport], curves: Mapping[str, Series], direction: Direction) -> float | None:
-    """Return the worst of the last values of the arms' trials that completed."""
-    # A sample that ended at a rung would be the worst, and say nothing of where arms get to.
-    arms = [each for report in reports for each in report.trials if each.arm in {arm.arm for arm in report.arms}]
-    lasts = [final(curves[trial.trial_id]) for trial in arms if trial.outcome == "completed"]
-    values = (last[1] for last in lasts if last is not None)
-    return max(values, key=lambda value: sign(direction) * value, default=None)
 
 
 def _arms(reports: Iterable[JobReport], trials: Iterable[ComparedTrial]) -> Iterator[ComparedArm]:

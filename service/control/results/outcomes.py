@@ -70,7 +70,7 @@ def compared(session: Session, job_ids: Sequence[str], kept: Kept) -> Comparison
     metric = common_metric(reports)
     trials = [trial for job_id in job_ids for trial in queries.trials(session, job_id)]
     curves = queries.series_of_each(session, trials, f"validation_{metric}", max_points=sys.maxsize)
-    return comparison(jobs, reports, metric, curves)
+    return comparison(jobs, reports, metric, list(zip(map(queries.trial_view, trials), curves, strict=True)))
 
 
 def schedules(session: Session, job_id: str, trials: Sequence[TrialRow]) -> tuple[ScheduleView, ...]:

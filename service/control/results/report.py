@@ -123,18 +123,26 @@ def cost(bill: Bill, prices: Prices, *, num_workers: int, num_lanes: int = 1, ar
     return Cost(worker_hours=hours, gigabytes=gigabytes, money=money)
 
 
-def _targets(spec: JobSpec, facts: Sequence[TrialFacts], direction: Direction) -> dict[int, float | None]:
-    """Return the target by seed: the job's own, else the worst final value among completed trials of arms."""
+def _targets(spec: JobSpec, facts: Sequence[TrialFacts], direction: Direction) -> Mapping[int, float | None]:
+    """Return the target by seed: the job's own, else the worst at which an arm ended with that seed."""
     if spec.objective.target is not None:
         return dict.fromkeys(spec.seeds, spec.objective.target)
-    targets: dict[int, float | None] = {}
-    # A sample pruned at a rung would be the worst, but says nothing about the arms. Nor does an arm that was hopeless.
-    for trial, curve in ((each.view, each.curve) for each in facts):
-        if trial.sample is None and trial.outcome == "completed" and trial.stopped_by is None:
-            last = final(curve)
-            known = [value for value in (targets.get(trial.seed), last and last[1]) if value is not None]
-            targets[trial.seed] = max(known, key=lambda value: sign(direction) * value, default=None)
-    return targets
+    ends = [(each.view, each.curve) for each in facts]
+    return {seed: worst_end((each for each in ends if each[0].seed == seed), direction) for seed in spec.seeds}
+
+
+def worst_end(trials: Iterable[tuple[TrialView, Series]], direction: Direction) -> float | None:
+    """Return the worst final value among the completed trials of arms, with their curves; None if there is none.
+
+    A sample pruned at a rung would be the worst, but says nothing about the arms. Nor does an arm that was stopped
+    alone: it may have been hopeless.
+    """
+    lasts = [
+        final(curve)
+        for trial, curve in trials
+        if trial.sample is None and trial.outcome == "completed" and trial.stopped_by is None
+    ]
+    return max((last[1] for last in lasts if last is not None), key=lambda value: sign(direction) * value, default=None)
 
 
 def _trial_report(
