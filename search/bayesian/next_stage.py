@@ -53,7 +53,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         note=begin.note,
         rejected=begin.rejected,
         line=_line_after(setup, stage, ending, meaning, begin),
-        course=_course_after(stage, ending, meaning, begin),
+        course=_course_after(setup, stage, ending, meaning, begin),
         is_paired=stage.is_paired,
         teaching=stage.teaching,
         width=begin.width,
@@ -199,13 +199,25 @@ def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
 
 
 def _started_over(setup: SearchSetup, stage: Stage) -> _Begin:
-    """Begin again at a lower rate than the one that was picked, before commits raised it."""
+    """Begin again at a lower rate than the one that was picked, and bar that one, or what it has risen to."""
     assert stage.decision is not None
-    used = stage.decision.values
-    rate = max(setup.space.min_learning_rate, used.learning_rate / stage.course.raised * STARTED_OVER_FACTOR)
+    used, picked = stage.decision.values, _picked(setup, stage)
+    rate = max(setup.space.min_learning_rate, picked * STARTED_OVER_FACTOR)
     note = f"the model was learning its data by heart, so the run starts over at {rate:.3g}"
-    incumbent = used.model_copy(update={"learning_rate": rate})
-    return _Begin(incumbent, note, WIDEST, (*stage.line.barred, used))
+    failed = used.model_copy(update={"learning_rate": max(picked, used.learning_rate)})
+    return _Begin(used.model_copy(update={"learning_rate": rate}), note, WIDEST, (*stage.line.barred, failed))
+
+
+def _picked(setup: SearchSetup, stage: Stage) -> float:
+    """Return the rate that was picked, before commits raised it, or cut it since their loss stood still.
+
+    It comes from the last search, pin or failure, or it is the rate that woke the model.
+    """
+    assert stage.decision is not None
+    if stage.course.awakens:
+        return _raised(setup, stage)[0].learning_rate
+    known = None if stage.probes or stage.is_pinned else stage.course.picked
+    return stage.decision.values.learning_rate if known is None else known
 
 
 def _cut(ending: Ending) -> tuple[float, str]:
@@ -276,7 +288,7 @@ def _first_known(*numbers: float | None) -> float | None:
     return next((number for number in numbers if number is not None), None)
 
 
-def _course_after(stage: Stage, ending: Ending, meaning: _Meaning, begin: _Begin) -> RateCourse:
+def _course_after(setup: SearchSetup, stage: Stage, ending: Ending, meaning: _Meaning, begin: _Begin) -> RateCourse:
     """Return how the rate goes on without a probe, by how it went in this commit."""
     assert stage.decision is not None
     was, steps = stage.course, ending.spent.steps
@@ -287,6 +299,7 @@ def _course_after(stage: Stage, ending: Ending, meaning: _Meaning, begin: _Begin
     return RateCourse(
         ramp=was.ramp.ended(steps) if ending.is_kept else taken_back,
         raised=1.0 if is_new else since_search,
+        picked=begin.incumbent.learning_rate if ending.has_failed else _picked(setup, stage),
         may_rise=meaning.is_quiet and not meaning.is_stalled and can_rise,
         awakens=begin.awakens or (was.awakens and not meaning.woke and not ending.has_failed),
         has_awakened=was.has_awakened or was.awakens,

@@ -114,6 +114,7 @@ class RateCourse:
     ramp: Ramp = NO_RAMP  # after the wide search
     rise: float = 1.0  # the factor by which this commit has raised the rate so far ...
     raised: float = 1.0  # ... and that of the commits before it, since the last search
+    picked: float | None = None  # the rate before these rises and cuts of a loss that stood still; None: no commit
     may_rise: bool = True  # False: something happened on the line, and no commit has met its forecast since
     awakens: bool = False  # nothing was learned yet, so the rate rises until something is
     has_awakened: bool = False  # whether an earlier stage has awakened

@@ -8,11 +8,16 @@ import pytest
 
 from search import strategies
 from search.bayesian.controller import Controller
+from search.bayesian.next_stage import STALLED_FACTOR, STARTED_OVER_FACTOR, next_stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import RateCourse, Stage, is_barred
 from search.config import BoConfig, Budget
+from search.curves.curve_summary import Ending
+from search.curves.events import Signs
 from search.curves.overfitting import LEAST_LOSSES, Validation
 from search.loop.orders import Loop, Order, Taken, Task
 from search.space import SearchSpace
-from search.types import Values
+from search.types import Allowance, Decision, Observation, Spent, Values
 
 EVERY = 50
 PICKED = 0.142  # the usual rate of SGD at a sharpness and a loss of 1
@@ -141,6 +146,53 @@ def test_a_run_that_overfits_starts_over_at_three_tenths_of_its_rate_without_a_s
     assert "nothing happened" not in over.reason
     assert last.values.learning_rate <= over.values.learning_rate
     assert loop.spent().steps == 1000
+
+
+RATE = Values(learning_rate=0.1)
+
+
+def ended(stage: Stage, *, started_over: bool = False) -> Stage:
+    """Return the stage after one that kept its incumbent, whose loss did not fall."""
+    setup = SearchSetup(SearchSpace(optimizer="sgd", guess=RATE), BoConfig(), Budget(steps=10_000), seed=0)
+    stage.decision = Decision(
+        stage=stage.index, values=stage.incumbent, reason="", switched=False, commit_until=Allowance(steps=1000)
+    )
+    told = Observation(
+        candidate_id=None,
+        losses=tuple(1.5 + 0.001 * step for step in range(100)),
+        step_seconds=(),
+        bytes_sent=0,
+        spent=Spent(steps=200),
+        rolled_back=started_over,
+        started_over=started_over,
+    )
+    return next_stage(setup, stage, Ending.of(told, Signs(has_learned=True), ()), search=Spent())
+
+
+@pytest.mark.parametrize("num_stalls", [0, 1, 2])
+@pytest.mark.parametrize("rise", [1.0, 2.0])
+def test_a_run_starts_over_at_a_share_of_the_rate_that_was_picked_whatever_commits_made_of_it(
+    num_stalls: int, rise: float
+):
+    stage = ended(Stage(index=0, incumbent=RATE, course=RateCourse(rise=rise)))
+    for _ in range(num_stalls):
+        stage = ended(stage)
+    over = ended(stage, started_over=True)
+
+    assert stage.incumbent.learning_rate == pytest.approx(0.1 * rise * STALLED_FACTOR**num_stalls)
+    assert over.incumbent.learning_rate == pytest.approx(STARTED_OVER_FACTOR * 0.1)
+    assert not is_barred(over.incumbent, over.line.barred)
+
+
+@pytest.mark.parametrize("num_stages", [0, 1])
+def test_a_net_that_was_woken_starts_over_at_a_share_of_the_rate_that_woke_it(num_stages: int):
+    stage = Stage(index=1, incumbent=RATE, course=RateCourse(awakens=True, rise=64.0))
+    for _ in range(num_stages):
+        stage = ended(stage)
+    over = ended(stage, started_over=True)
+
+    assert over.incumbent.learning_rate == pytest.approx(STARTED_OVER_FACTOR * 6.4)
+    assert not is_barred(over.incumbent, over.line.barred)
 
 
 def test_it_does_so_again_while_half_of_the_budget_is_left():
