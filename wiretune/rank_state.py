@@ -36,8 +36,8 @@ class RankState:
         file = io.BytesIO()
         # of a search too, unless a callback of the user's saves within a probe
         searched = None if self._tuner is None or self._tuner.is_probing else self._tuner.state_dict()
-        parts = {"fingerprint": fingerprint, "handle": self.handle.state_dict(), "own": own, "tuner": searched}
-        torch.save(parts, file)
+        memory = {"handle": self.handle.state_dict()} if searched is None else {"tuner": searched}  # which has it, too
+        torch.save({"fingerprint": fingerprint, "own": own} | memory, file)
         return file.getvalue()
 
     @torch.no_grad()
@@ -55,16 +55,16 @@ class RankState:
                 conflict or "that of another rank does not fit, which its own warning explains",
             )
             return
-        self.handle.load_state_dict(saved["handle"])
         live = self._tensors()
         for name, tensor in saved["own"].items():
             live[name].copy_(tensor)
-        if self._tuner is None:
-            return
-        if (searched := saved.get("tuner")) is None:
-            log.warning("the search begins anew: `%s` was saved without one, or within a probe", place)
-        else:
+        searched = saved.get("tuner")
+        if self._tuner is not None and searched is not None:
             self._tuner.load_state_dict(searched)
+            return
+        self.handle.load_state_dict(_memory_in(saved))
+        if self._tuner is not None:
+            log.warning("the search begins anew: `%s` was saved without one, or within a probe", place)
 
     def _conflict(self, saved: dict[str, Any] | None, fingerprint: Tensor) -> str | None:
         """Return why this rank cannot restore `saved`, next to weights with this `fingerprint`; None: it can."""
@@ -72,7 +72,7 @@ class RankState:
             return "the file must be there, and whole"
         if not torch.equal(saved["fingerprint"], fingerprint):
             return "it must have been saved beside the weights that are loaded"
-        if conflict := self.handle.conflict(saved["handle"]):
+        if conflict := self.handle.conflict(_memory_in(saved)):
             return conflict
         own, live = shapes_of(saved["own"]), shapes_of(self._tensors())
         if own.items() <= live.items() and own.keys() >= self._own_tensors().keys():
@@ -124,6 +124,12 @@ def check_loop(config: ReplicaConfig, *, words: Words, clips_at: float | None, h
             f"{words.clip} must be 0 with `{exchange.kind}`, which gradients must not be clipped with, got "
             f"{clips_at:g}: {words.no_clip}"
         )
+
+
+def _memory_in(saved: dict[str, Any]) -> dict[str, Any]:
+    """Return the handle's state in `saved`: a search has it in its own state."""
+    memory: dict[str, Any] = saved["handle"] if "handle" in saved else saved["tuner"]["handle"]
+    return memory
 
 
 def _read(place: str) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from wiretune import attach
+from wiretune import Tuner, attach
 from wiretune.rank_state import RankState
 
 LOCAL = {"kind": "local_sgd"}
@@ -60,6 +60,29 @@ def test_a_memory_is_lost_to_another_method_alone_and_a_warning_names_it(
     attached(resumed, sync).resume(str(place))
 
     assert ("lost its memory" in caplog.text) == bool(said) and said in caplog.text
+
+
+def test_a_memory_is_saved_once_beside_a_search_and_goes_on_with_or_without_one(tmp_path: Path) -> None:
+    place, how = tmp_path / "part.pt", {"exchange": {"kind": "topk", "density": 0.5}}
+    controlled = how | {"controller": {"kind": "fixed"}, "steps": 5}
+    model = with_teacher()
+    optimizer = torch.optim.SGD(model["student"].parameters(), lr=0.1)
+    tuner = attach(model, optimizer, **controlled)
+    model["student"](torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    tuner.report(1.0)
+
+    place.write_bytes(RankState(model, tuner.handle, tuner).saved())
+
+    assert torch.load(place, weights_only=True).keys() == {"fingerprint", "own", "tuner"}
+    for each in (how, controlled):
+        other = with_teacher()
+        other.load_state_dict(model.state_dict())
+        begun = attach(other, torch.optim.SGD(other["student"].parameters(), lr=0.1), **each)
+        searches = isinstance(begun, Tuner)
+        handle = begun.handle if searches else begun
+        RankState(other, handle, begun if searches else None).resume(str(place))
+        assert str(handle.state_dict()) == str(tuner.handle.state_dict())
 
 
 def test_a_part_of_a_model_that_has_other_frozen_parameters_is_left_where_it_is(tmp_path: Path) -> None:

@@ -402,7 +402,7 @@ def test_the_memory_of_a_run_with_other_weights_is_left_where_it_is(
 
     resumed = Run(callback_type, tmp_path, step=2)
 
-    assert "beside the weights that the Trainer has loaded" in caplog.text
+    assert "saved beside the weights that are loaded" in caplog.text
     assert torch.equal(resumed.model[0].weight, Run(callback_type, tmp_path).model[0].weight)
 
 
@@ -430,7 +430,7 @@ def test_a_memory_goes_on_with_the_same_methods_alone(
     resumed = Run(callback_type, tmp_path, step=2, sync=sync)
 
     assert resumed.callback.handle._steps.taken == (2 if is_taken_back else 0)
-    assert ("by the same exchange and sync" in caplog.text) != is_taken_back
+    assert ("`state` must be of the same" in caplog.text) != is_taken_back
 
 
 @pytest.mark.parametrize(("saved", "is_taken_back"), [([2, 8], True), (["2", "8"], False)])
