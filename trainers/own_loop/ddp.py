@@ -272,7 +272,9 @@ class BucketHook:
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
         ]
         for layer, gradient in parts:
-            self._buffer.of(layer).view(layer.shape).copy_(gradient).div_(self._factor)
+            taken = self._buffer.of(layer).view(layer.shape).copy_(gradient)
+            if self._factor != 1.0:  # else the same bits, for one more pass over them
+                taken.div_(self._factor)
             if self._step is not None:
                 self._buffer.arrive(layer)
         future: Future[Tensor] = Future()
