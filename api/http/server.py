@@ -63,7 +63,7 @@ class Linger:
             self._requests, self._since = num_requests, now
         if now - self._since < self._linger_s:
             return False
-        if self._store.is_busy():
+        if self._store.work.is_busy():
             self._since = now
             return False
         return True

@@ -3,50 +3,39 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import lru_cache, partial
 
-from sqlalchemy import exists, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from search.config import Budget
 from service import tracing
-from service.control import (
-    code,
-    events,
-    extensions,
-    jobs,
-    listing,
-    messages,
-    queries,
-    steers,
-    transfer,
-    verbs,
-)
+from service.control import code, events, jobs, listing, queries, steers, transfer, verbs
 from service.control.access import audit, keys
 from service.control.access.keyring import KeyRing
 from service.control.access.rules import LOCAL, Owned, Principal, visible_project
 from service.control.attempt_book import AttemptBook
 from service.control.code import CodeShelf
 from service.control.database.session import Database
-from service.control.events import KEPT_EVENTS, Bell
+from service.control.events import Bell
+from service.control.expiry import Expiry
 from service.control.listing import EVERY_JOB, JobFilter
-from service.control.messages import Message
 from service.control.metrics import points
-from service.control.models import AttemptRow, JobRow, RemovalRow, StreamRow
+from service.control.models import JobRow
+from service.control.outbox import Outbox
 from service.control.queries import NamedPoint, WorkerSize
 from service.control.queue.quotas import QuotaBook
-from service.control.queue.waiting import Backlog, WaitingList
 from service.control.results import outcomes, snapshots
 from service.control.results.outcomes import Kept
 from service.control.storage import Storage
 from service.control.telemetry import Telemetry
 from service.control.verbs import Versions
-from service.control.work import Work, work_of
-from service.errors import CheckpointGone, InvalidRequest, NotFound, Unauthorized, Unavailable
+from service.control.work_book import WorkBook
+from service.errors import CheckpointGone, InvalidRequest, Unauthorized
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.job.states import ACTIVE, JobState, Verb
+from service.job.states import Verb
 from service.log_lines import log_fields
 from service.settings import Settings
 from service.wire.access import NewKey, Role
@@ -61,7 +50,6 @@ from service.wire.trials import ScheduleView, Series, SeriesExtent, StageView, T
 
 _log = logging.getLogger(__name__)
 _MAX_OWNERS, _MAX_TRIALS, _MAX_REPORTS = 4096, 16_384, 32  # kept in memory
-_REMEMBERED_S = 3600.0  # remember deleted jobs this long, to find what a killed driver of theirs left
 
 
 class Store:
@@ -75,16 +63,17 @@ class Store:
         #: The files of jobs, and their code.
         self.storage = storage
         self.telemetry = telemetry
-        self._left_over: set[str] = set()  # deleted jobs whose folders storage did not remove
-        self._removed: set[str] = set()  # and those whose folders it did
         self.keyring = KeyRing(db)
         #: Signs what a browser holds while it signs in at the issuer.
         self.sign_in_key = keys.sign_in_key(secret)
         self.quotas = QuotaBook(db)
         #: Drivers' requests and reports, and the reconciler's actions on attempts.
         self.attempts = AttemptBook(db, storage, settings, secret=secret, note_batch=telemetry.note_batch)
-        self._waiting = WaitingList(db)
+        #: The reconciler's reads of unfinished jobs, and its actions on those without an attempt.
+        self.work = WorkBook(db)
+        self.outbox = Outbox(db)
         self.code = CodeShelf(db, storage, max_packages=settings.code_packages)
+        self.expiry = Expiry(db, storage, settings, self.code)
         self._kept = Kept(num_trials=_MAX_TRIALS, num_jobs=_MAX_REPORTS)
         #: The owner of a job by id; raises NotFound. Cached, as every request asks and owners never change.
         self.owner_of = lru_cache(_MAX_OWNERS)(self._owner_of)
@@ -375,78 +364,6 @@ class Store:
             views = tuple(map(queries.event_view, rows))
             return EventPage(events=views, next_after=following, gap=events.is_gap(session, after, kinds))
 
-    def prune_events(self, *, kept: int = KEPT_EVENTS) -> None:
-        """Delete old events once their number exceeds `kept` by a tenth."""
-        with self._db.reading() as session:
-            oldest, newest = events.bounds(session)
-        if newest - oldest > 1.1 * kept:
-            self._db.write(partial(events.prune, kept=kept))
-
-    # Expiry
-
-    def remove_expired(self, now: float) -> None:
-        """Delete old events, idempotency keys and audit entries, and the files of deleted jobs and code.
-
-        Raises Unavailable.
-        """
-        self.prune_events()
-        expired = now - self.settings.idempotency_s
-        with self._db.reading() as session:
-            has_expired = jobs.has_keys(session, before=expired)
-            removals = session.execute(select(RemovalRow.job_id, RemovalRow.created_at)).all()
-        if has_expired:
-            self._db.write(partial(jobs.forget_keys, before=expired))
-        self._forget_audit(now)
-        ordered = {job_id for job_id, _ in removals}  # another replica may have forgotten others
-        self._removed &= ordered
-        self._left_over &= ordered
-        for job_id, deleted_at in removals:
-            is_over = now >= deleted_at + _REMEMBERED_S
-            if (is_over or job_id not in self._removed) and self._has_removed(job_id) and is_over:
-                self._db.write(partial(jobs.forget_removal, job_id=job_id))
-        self.code.remove_expired()
-
-    def _forget_audit(self, now: float) -> None:
-        if self.settings.audit_days is None:
-            return
-        before = now - self.settings.audit_days * 86_400.0
-        with self._db.reading() as session:
-            is_due = audit.is_older(session, than=before)
-        if is_due:
-            self._db.write(partial(audit.forget, before=before))
-
-    def _has_removed(self, job_id: str) -> bool:
-        """Remove the folder of a deleted job. A failure is logged once and tried again later."""
-        try:
-            self.storage.remove_job(job_id)
-        except Unavailable as error:
-            if job_id not in self._left_over:
-                _log.warning("the folder of the deleted job %s stays for now: %s", job_id, error)
-            self._left_over.add(job_id)
-            return False
-        self._left_over.discard(job_id)
-        self._removed.add(job_id)
-        return True
-
-    def deleted_at(self, job_id: str) -> float | None:
-        """Return when a job was deleted, in seconds since the epoch; None if not within the last hour."""
-        with self._db.reading() as session:
-            return session.scalar(select(RemovalRow.created_at).where(RemovalRow.job_id == job_id))
-
-    # Messages about jobs
-
-    def due_messages(self) -> list[Message]:
-        """Return due messages. A message without `note_message` becomes due again later."""
-        now = self._db.now()
-        with self._db.reading() as session:
-            if not messages.are_due(session, now=now):
-                return []
-        return self._db.write(partial(messages.claim, now=now))
-
-    def note_message(self, message_id: str, *, fault: str, is_final: bool) -> bool:
-        """Record the outcome of a message; `fault` "" means delivered. Return whether it is sent again."""
-        return self._db.write(partial(messages.note, message_id=message_id, fault=fault, is_final=is_final))
-
     # Verbs: each raises PreconditionFailed unless the job is in one of the `versions` that its user has seen
 
     def pause(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
@@ -518,7 +435,7 @@ class Store:
         return jobs.on_job(self._db, job_id, edit)
 
     def delete(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> None:
-        """Delete a finished job from the database; `remove_expired` removes its files.
+        """Delete a finished job from the database; `Expiry` removes its files.
 
         All of it goes in one write, so that a delete that is refused or fails has deleted nothing. Raises
         IllegalTransition for an unfinished job.
@@ -583,68 +500,3 @@ class Store:
         except Unauthorized:
             return False
         return True
-
-    # Reads and writes of the reconciler
-
-    def work(self) -> tuple[Work, ...]:
-        """Return the jobs that the reconciler owns besides the queue, oldest first: active, or paused for too long."""
-        active = [state.value for state in JobState if state in ACTIVE]
-        is_overdue = (JobRow.state == JobState.PAUSED.value) & (JobRow.deadline < self._db.now())
-        is_heard = exists().where(StreamRow.job_id == JobRow.id, StreamRow.number == JobRow.attempt)
-        query = (
-            select(JobRow, AttemptRow, is_heard)
-            .outerjoin(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == JobRow.attempt))
-            .where(JobRow.state.in_(active) | is_overdue)
-            .order_by(JobRow.id)
-        )
-        with self._db.reading() as session:
-            return tuple(work_of(job, attempt, is_heard=heard) for job, attempt, heard in session.execute(query))
-
-    def backlog(self) -> Backlog:
-        """Return the input of the queue's decision."""
-        return self._waiting.backlog(now=self._db.now())
-
-    def is_busy(self) -> bool:
-        """Return whether any job waits or runs."""
-        states = [state.value for state in (JobState.QUEUED, *ACTIVE)]
-        with self._db.reading() as session:
-            return session.scalar(select(JobRow.id).where(JobRow.state.in_(states)).limit(1)) is not None
-
-    def fail_waiting(self, job_id: str, *, state: JobState, deadline: float | None, reason: str) -> JobView:
-        """Fail a job that waits for an attempt or its user, if it is still in `state` with the same deadline.
-
-        A job whose extension waits has its result, and is not extended instead. Otherwise do nothing. The deadline
-        shows whether the job has left the state and returned.
-        """
-
-        def fail(_: Session, job: JobRow) -> None:
-            if (job.job_state, job.deadline) != (state, deadline):
-                return
-            now = self._db.now()
-            if job.extends:
-                extensions.take_back(job, reason=f"its extension did not begin: {reason}", now=now)
-            else:
-                jobs.transition(job, JobState.FAILED, now=now, reason=reason)
-
-        jobs.on_job(self._db, job_id, fail)
-        return self.job(job_id)
-
-    def move_deadline(self, job_id: str, *, state: JobState, deadline: float | None, to: float) -> None:
-        """Move the deadline of a job that is still in `state` with the same one. Do nothing if it is deleted."""
-
-        def move(_: Session, job: JobRow) -> None:
-            if (job.job_state, job.deadline) == (state, deadline):
-                jobs.move_deadline(job, to)
-
-        with suppress(NotFound):
-            jobs.on_job(self._db, job_id, move)
-
-    def explain(self, job_id: str, *, state: JobState, reason: str) -> None:
-        """Set the reason why the job is still in `state`. Do nothing if it has left it, or is deleted."""
-
-        def explain(_: Session, job: JobRow) -> None:
-            if job.job_state is state:
-                jobs.explain(job, reason)
-
-        with suppress(NotFound):
-            jobs.on_job(self._db, job_id, explain)

@@ -82,13 +82,13 @@ class Webhooks:
 
     def send_due(self, _now: float) -> None:
         """Try every due message once, all at the same time."""
-        if due := self._store.due_messages():
+        if due := self._store.outbox.due():
             asyncio.run(self._send_all(due))
 
     async def _send_all(self, due: list[Message]) -> None:
         results = await asyncio.gather(*(self._send(message) for message in due))
         for message, result in zip(due, results, strict=True):
-            again = self._store.note_message(message.id, fault=result.fault, is_final=result.is_final)
+            again = self._store.outbox.note(message.id, fault=result.fault, is_final=result.is_final)
             if result.fault:
                 _log.warning("webhook %s: %s; %s", message.id, result.fault, "tried again" if again else "given up")
 

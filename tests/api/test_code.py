@@ -183,12 +183,12 @@ def test_a_file_that_storage_does_not_remove_goes_later_and_before_the_code_is_u
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "remove_code", away)
         store.code.remove(digest, by=LOCAL)
-        store.remove_expired(time.time())
+        store.expiry.remove_expired(time.time())
     assert store.code.list(by=LOCAL).packages == () and storage.has_code("default", digest)
     with pytest.raises(Unavailable, match="about to go"):
         store.code.add(package(), by=LOCAL)
 
-    store.remove_expired(time.time())
+    store.expiry.remove_expired(time.time())
 
     assert not storage.has_code("default", digest)
     store.code.add(package(), by=LOCAL)

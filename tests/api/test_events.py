@@ -145,7 +145,7 @@ def _open_sockets(client):
 def test_a_reader_whose_events_are_gone_is_told_so_and_goes_on_from_now(connected, store, is_heard, reporting):
     reporting.start("tuned")
     reporting.stage("tuned", 0, rate=1.0, density=0.01)
-    store.prune_events(kept=2)
+    store.expiry.prune_events(kept=2)
     newest = store.newest_event()
     heard = in_thread(lambda: list(itertools.islice(connected.events(after=3), 2)))
     is_heard(1)

@@ -153,7 +153,7 @@ def test_after_steps_were_taken_back_the_snapshot_is_whole(http, reporting, stor
 
 def test_without_the_events_since_then_the_snapshot_is_whole(http, reporting, store):
     reporting.run_to_the_end()
-    store.prune_events(kept=2)
+    store.expiry.prune_events(kept=2)
 
     assert get(http, reporting.job_id, since=1)["whole"]
     assert get(http, reporting.job_id, since=10**9)["whole"]

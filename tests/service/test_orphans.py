@@ -115,7 +115,7 @@ def test_what_a_killed_driver_of_a_deleted_job_left_is_found(store, job_id, ray,
 
     Orphans(store, lambda: ray).remove_expired(NOW + 1)
     assert ray.drivers == submissions
-    store.remove_expired(LATER)
+    store.expiry.remove_expired(LATER)
     Orphans(store, lambda: ray).remove_expired(LATER)
 
     assert not ray.drivers and not list(temporary.iterdir())

@@ -234,16 +234,17 @@ def test_a_job_fails_for_its_wait_only_after_an_hour_in_which_ray_was_there(stor
     assert store.job(job_id).state is JobState.FAILED
 
 
-@pytest.mark.parametrize("act", ["explain", "fail_waiting", "attempts.one", "attempts.lose"])
+@pytest.mark.parametrize("act", ["work.explain", "work.fail_waiting", "attempts.one", "attempts.lose"])
 def test_a_job_that_is_deleted_during_a_round_holds_up_no_other(store, cluster, tick, add, clock, monkeypatch, act):
     deleted = add(count=1 if "attempt" in act else 9)
-    if act == "fail_waiting":
+    if act == "work.fail_waiting":
         tick()
         clock.now += RULES[JobState.QUEUED].deadline_s + 1
     if "attempt" in act:
         tick()
         cluster.ray.jobs[store.attempts.one(deleted, 1).submission_id] = RayStatus.FAILED
-    owner, name = (store.attempts, act.removeprefix("attempts.")) if "attempt" in act else (store, act)
+    book, _, name = act.partition(".")
+    owner = getattr(store, book)
     other, call = add(), getattr(owner, name)
 
     def delete_first(job_id, *given, **named):

@@ -111,7 +111,7 @@ def test_the_operators_webhook_is_told_of_jobs_without_one_unsigned_and_where_it
     with closing(Store.open(settings, clock=clock)) as store:
         spec = spec_for(target.url).model_copy(update={"webhook": None, "name": "digits"})
         store.cancel(store.add_job(spec)[0].id)
-        assert "127.0.0.1" not in str(store.due_messages())  # the address is in the settings alone
+        assert "127.0.0.1" not in str(store.outbox.due())  # the address is in the settings alone
         clock.now += BACK_OFF_S
         Webhooks(store, settings).send_due(0)
 
@@ -127,7 +127,7 @@ def test_the_operators_webhook_may_be_told_of_failures_alone(tmp_path, target, c
         spec = spec_for(target.url).model_copy(update={"webhook": None})
         store.cancel(store.add_job(spec)[0].id)
 
-        assert store.due_messages() == []
+        assert store.outbox.due() == []
 
 
 def outcomes(store):
@@ -179,12 +179,12 @@ def test_many_messages_to_one_host_leave_room_for_the_others(store, clock):
     for number in range(2):
         store.cancel(store.add_job(spec_for(f"http://alive-{number}.example/"))[0].id)
 
-    first = {message.url for message in store.due_messages()}
-    left = len(store.due_messages())
+    first = {message.url for message in store.outbox.due()}
+    left = len(store.outbox.due())
 
     assert first >= {f"http://alive-{number}.example/" for number in range(2)}
     assert first >= {f"http://dead.example/{number}" for number in range(18)}  # what the others leave, the oldest first
-    assert (len(first), left, store.due_messages()) == (20, 12, [])  # all have had their turn
+    assert (len(first), left, store.outbox.due()) == (20, 12, [])  # all have had their turn
 
 
 def test_a_host_with_more_messages_than_any_round_sees_keeps_no_other_waiting(store, clock):
@@ -197,12 +197,12 @@ def test_a_host_with_more_messages_than_any_round_sees_keeps_no_other_waiting(st
     store._db.write(lambda session: session.add_all(rows))
     store.cancel(store.add_job(spec_for("http://alive.example/"))[0].id)
 
-    assert "http://alive.example/" in {message.url for message in store.due_messages()}
+    assert "http://alive.example/" in {message.url for message in store.outbox.due()}
 
 
 def test_a_try_that_nobody_noted_is_made_again_as_the_same_message(store, settings, clock, target):
     store.cancel(store.add_job(spec_for(target.url))[0].id)
-    [lost] = store.due_messages()  # whoever took it was killed
+    [lost] = store.outbox.due()  # whoever took it was killed
     webhooks = Webhooks(store, settings)
 
     webhooks.send_due(0)
@@ -217,12 +217,12 @@ def test_a_try_that_nobody_noted_is_made_again_as_the_same_message(store, settin
 def test_a_clock_that_is_set_back_holds_up_no_message(store, clock, num_tried):
     store.cancel(store.add_job(spec_for("http://slow.example/"))[0].id)
     for _ in range(num_tried):
-        [tried] = store.due_messages()
-        store.note_message(tried.id, fault="no answer", is_final=False)
+        [tried] = store.outbox.due()
+        store.outbox.note(tried.id, fault="no answer", is_final=False)
 
     clock.now -= 3600.0
 
-    assert len(store.due_messages()) == 1
+    assert len(store.outbox.due()) == 1
 
 
 def test_a_target_that_fails_is_tried_again_and_given_up_at_last(store, settings, clock, target):
@@ -372,7 +372,7 @@ def test_a_bad_secret_is_refused_and_never_shown(secret, monkeypatch):
 def test_the_service_sends_what_is_due_and_deletes_old_events_by_itself(store, settings, clock, target):
     store.cancel(store.add_job(spec_for(target.url))[0].id)
     removed = threading.Event()
-    store.remove_expired = lambda _now: removed.set()
+    store.expiry.remove_expired = lambda _now: removed.set()
     assembly = assemble(store, settings, api_url="", cluster=FakeCluster(FakeRay()), clock=clock)
 
     assembly.start(interval_s=0.01)
@@ -385,4 +385,4 @@ def test_the_service_sends_what_is_due_and_deletes_old_events_by_itself(store, s
 def test_a_message_of_a_job_is_claimed_by_one_of_two_callers(store, target):
     store.cancel(store.add_job(spec_for(target.url))[0].id)
 
-    assert [len(store.due_messages()), len(store.due_messages())] == [1, 0]
+    assert [len(store.outbox.due()), len(store.outbox.due())] == [1, 0]

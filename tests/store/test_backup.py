@@ -84,7 +84,7 @@ def test_a_job_of_a_live_service_goes_on_from_its_checkpoint_in_a_fresh_place(
 
     restored = Store.open(elsewhere)
     try:
-        assert before and before <= {each.job_id for each in restored.backlog().waiting}
+        assert before and before <= {each.job_id for each in restored.work.backlog().waiting}
         assert [each.id for each in restored.jobs(JobFilter(text="precious")).jobs] == [driver.job_id]
         assert restored.attempts.token(driver.job_id, 1) == store.attempts.token(driver.job_id, 1)
         restored.attempts.lose(driver.job_id, 1, reason="its cluster is gone")

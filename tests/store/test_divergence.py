@@ -32,7 +32,7 @@ def _end(driver, *divergences):
 def test_a_job_that_diverged_fails_without_another_attempt_and_says_where(store, driver, divergence, words):
     job = _end(driver, divergence)
 
-    assert (job.state, job.attempt, store.work()) == (JobState.FAILED, 1, ())
+    assert (job.state, job.attempt, store.work.owned()) == (JobState.FAILED, 1, ())
     assert all(word in job.reason for word in words)
     assert store.trials(driver.job_id)[0].divergence == divergence
 

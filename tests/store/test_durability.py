@@ -77,7 +77,7 @@ def test_every_acknowledged_job_survives_a_kill(settings):
 
     try:
         assert len(acknowledged) >= 25
-        assert set(acknowledged) <= {job.job_id for job in store.backlog().waiting}
+        assert set(acknowledged) <= {job.job_id for job in store.work.backlog().waiting}
     finally:
         store.close()
 

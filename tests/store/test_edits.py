@@ -174,10 +174,10 @@ def test_nothing_is_left_of_a_deleted_job_but_its_event_and_an_order_to_remove_i
 
     assert before >= {"job_labels", "attempts", "streams", "trials", "stages", "metric_points", "messages", "events"}
     assert rows_of(store, over) == {"events", "removals"}
-    store.remove_expired(store._db.now())
+    store.expiry.remove_expired(store._db.now())
     assert store.storage.sizes(over) == {}
     store.storage.write(f"{url}/late.safetensors", b"of a driver that was about to end")
-    store.remove_expired(store._db.now() + 3600)
+    store.expiry.remove_expired(store._db.now() + 3600)
     assert store.storage.sizes(over) == {}
     assert rows_of(store, over) == {"events"}
     with pytest.raises(NotFound):
@@ -199,34 +199,34 @@ def test_a_folder_that_cannot_be_removed_is_told_of_once_and_keeps_no_other(stor
         store.delete(job_id)
 
     for _ in range(2):
-        store.remove_expired(store._db.now())
+        store.expiry.remove_expired(store._db.now())
 
     assert sorted(asked) == [stuck, stuck, other]
     assert [record.getMessage() for record in caplog.records if "not yours" in record.getMessage()] == [
         f"the folder of the deleted job {stuck} stays for now: not yours"
     ]
     monkeypatch.undo()
-    store.remove_expired(store._db.now() + 3600)
+    store.expiry.remove_expired(store._db.now() + 3600)
     assert rows_of(store, stuck) == {"events"}
 
 
 def test_an_order_that_another_replica_has_forgotten_is_remembered_by_none(store, job_in, monkeypatch):
     removed, stuck = job_in(JobState.CANCELLED), job_in(JobState.CANCELLED)
     store.delete(removed)
-    store.remove_expired(store._db.now())
+    store.expiry.remove_expired(store._db.now())
 
     def refuse(storage, job_id):
         raise Unavailable("not yours")
 
     monkeypatch.setattr(Storage, "remove_job", refuse)
     store.delete(stuck)
-    store.remove_expired(store._db.now())
+    store.expiry.remove_expired(store._db.now())
     for job_id in (removed, stuck):
         store._db.write(partial(jobs.forget_removal, job_id=job_id))
 
-    store.remove_expired(store._db.now())
+    store.expiry.remove_expired(store._db.now())
 
-    assert store._removed == store._left_over == set()
+    assert store.expiry._removed == store.expiry._left_over == set()
 
 
 def test_readers_are_told_that_a_job_was_deleted_and_others_projects_are_not(store, over):
@@ -244,11 +244,11 @@ def test_readers_are_told_that_a_job_was_deleted_and_others_projects_are_not(sto
 
 
 def test_a_webhook_of_a_deleted_job_is_not_sent_any_more(store, over):
-    assert store.due_messages()
+    assert store.outbox.due()
 
     store.delete(over)
 
-    assert store.due_messages() == []
+    assert store.outbox.due() == []
 
 
 def test_a_deleted_job_leaves_the_others_alone(store, over, job_in):
@@ -292,7 +292,7 @@ def test_keys_that_have_expired_are_removed_and_no_others(store, spec, clock):
     store.add_job(spec, idempotency_key="new")
     clock.now += store.settings.idempotency_s / 2 + 1
 
-    store.remove_expired(clock.now)
+    store.expiry.remove_expired(clock.now)
 
     with store._db.engine.connect() as connection:
         kept = connection.exec_driver_sql("select key from idempotency_keys").scalars().all()

@@ -31,7 +31,7 @@ def test_a_job_that_was_being_cancelled_is_cancelled_however_its_driver_ends(sto
 def test_a_failed_attempt_queues_the_job_until_none_is_left(store, driver, begin, clock):
     driver.send(AttemptFinished(outcome="failed", reason="out of memory"))
 
-    (job,) = store.backlog().waiting
+    (job,) = store.work.backlog().waiting
     assert job.not_before <= clock.now
     assert "out of memory" in job.reason
 
@@ -77,7 +77,7 @@ def test_attempts_that_each_get_further_are_tried_again_at_once_and_without_end(
         driver.start()
         get_to(driver, reached)
         store.attempts.lose(job_id, driver.number, reason="killed")
-        (job,) = store.backlog().waiting
+        (job,) = store.work.backlog().waiting
         assert job.not_before <= clock.now
 
 
@@ -111,13 +111,13 @@ def test_a_driver_with_nothing_left_to_train_may_succeed_at_once(store, spec, be
 
 
 def test_only_the_driver_renews_the_lease(store, driver, clock):
-    (before,) = store.work()
+    (before,) = store.work.owned()
     clock.now += 5
 
     driver.send(points(driver.trial_id, [0]), stream=driver.trial_id)
-    (after_trial,) = store.work()
+    (after_trial,) = store.work.owned()
     driver.send()
-    (after_driver,) = store.work()
+    (after_driver,) = store.work.owned()
 
     assert after_trial.lease_expires == before.lease_expires
     assert after_driver.lease_expires == pytest.approx(before.lease_expires + 5, abs=0.1)
@@ -138,9 +138,9 @@ def test_a_job_that_is_not_queued_begins_no_attempt(store, driver):
 
 def test_a_reason_is_bounded_wherever_it_is_from_and_said_again_it_is_no_news(store, driver):
     long = "x" * 1_000_000
-    store.explain(driver.job_id, state=JobState.RUNNING, reason=long)
+    store.work.explain(driver.job_id, state=JobState.RUNNING, reason=long)
     explained = store.job(driver.job_id)
-    store.explain(driver.job_id, state=JobState.RUNNING, reason=long)
+    store.work.explain(driver.job_id, state=JobState.RUNNING, reason=long)
     assert store.job(driver.job_id) == explained
 
     lost = store.attempts.lose(driver.job_id, 1, reason=long)

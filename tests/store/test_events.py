@@ -162,9 +162,9 @@ def test_events_that_are_gone_are_a_gap_and_ids_are_never_given_again(store, dri
     report_steps(driver, 12)
     newest, num_events = store.newest_event(), len(store.events(0).events)
 
-    store.prune_events(kept=num_events - 2)
+    store.expiry.prune_events(kept=num_events - 2)
     assert len(store.events(0).events) == num_events  # not yet a tenth more than may stay
-    store.prune_events(kept=5)
+    store.expiry.prune_events(kept=5)
 
     assert [event.id for event in store.events(newest - 6).events] == list(range(newest - 4, newest + 1))
     assert store.events(newest - 6).gap
@@ -172,7 +172,7 @@ def test_events_that_are_gone_are_a_gap_and_ids_are_never_given_again(store, dri
     assert not store.events(newest).gap
     assert store.events(newest + 1).gap  # of another database, say
 
-    store.prune_events(kept=-100)
+    store.expiry.prune_events(kept=-100)
     store.add_job(spec)
     assert store.newest_event() > newest
 
@@ -183,7 +183,7 @@ def test_what_timelines_are_drawn_from_outlives_other_events_and_who_reads_it_al
     before = told(store, kinds=drawn)
     for _ in range(2):  # what the second deletes leaves its id, and not that of the first
         report_steps(driver, 12)
-        store.prune_events(kept=3)
+        store.expiry.prune_events(kept=3)
 
     oldest, newest = store.events(0).events[0].id, store.newest_event()
     assert [kind for kind, _ in before] == ["job", "job", "job", "repair"]

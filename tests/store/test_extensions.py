@@ -218,14 +218,14 @@ def test_a_stopped_job_whose_extension_is_taken_back_may_still_get_the_budget_th
 def test_an_extension_that_waits_for_too_long_costs_no_result(store, done, state):
     before = shown(store, done.job_id)
     store.extend(done.job_id, LARGER)
-    [seen] = store.backlog().waiting
+    [seen] = store.work.backlog().waiting
     deadline = seen.deadline
     if state is JobState.PAUSED:
         store.pause(done.job_id)
         with store._db.reading() as session:
             deadline = session.get_one(JobRow, done.job_id).deadline
 
-    job = store.fail_waiting(done.job_id, state=state, deadline=deadline, reason="it waited for long")
+    job = store.work.fail_waiting(done.job_id, state=state, deadline=deadline, reason="it waited for long")
 
     told = store.events(0, job_id=done.job_id, kinds=[EventKind.JOB]).events[-1]
     assert told.data["reason"] == "its extension did not begin: it waited for long"

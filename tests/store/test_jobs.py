@@ -87,7 +87,7 @@ def test_a_job_has_a_new_version_with_every_state_and_every_new_reason(store, jo
     before = store.job(job_id).version
 
     for reason in ("Ray is starting", "Ray is starting", ""):
-        store.explain(job_id, state=JobState.STARTING, reason=reason)
+        store.work.explain(job_id, state=JobState.STARTING, reason=reason)
 
     assert before == 2  # queued, starting
     assert store.job(job_id).version == before + 2
@@ -96,7 +96,7 @@ def test_a_job_has_a_new_version_with_every_state_and_every_new_reason(store, jo
 @pytest.mark.parametrize("state", STATES)
 def test_the_deadline_of_a_state_is_that_of_the_table(store, job_in, clock, state):
     job_id = job_in(state)
-    work = {work.job_id: work for work in (*store.work(), *store.backlog().waiting)}
+    work = {work.job_id: work for work in (*store.work.owned(), *store.work.backlog().waiting)}
 
     deadline_s = RULES[state].deadline_s
     if state in TERMINAL or state is JobState.PAUSED:  # its user's, until the deadline

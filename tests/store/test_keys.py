@@ -10,6 +10,7 @@ from sqlalchemy import select
 from service.control.access.audit import AuditFilter
 from service.control.access.keyring import CODE_S, MAX_SESSION_S, SESSION_S
 from service.control.access.rules import LOCAL, Principal
+from service.control.expiry import Expiry
 from service.control.models import Base, SessionRow
 from service.control.processes import wait_until
 from service.errors import Forbidden, InvalidJob, KeyGone, NotFound, Unauthorized
@@ -386,8 +387,8 @@ def test_of_refusals_alike_one_a_minute_is_in_the_audit_log(store, clock):
 
 def test_entries_of_the_audit_log_stay_for_as_many_days_as_are_kept(store, clock):
     def kept(*, days):
-        store.settings = store.settings.model_copy(update={"audit_days": days})
-        store.remove_expired(clock.now)
+        settings = store.settings.model_copy(update={"audit_days": days})
+        Expiry(store._db, store.storage, settings, store.code).remove_expired(clock.now)
         return [each.target for each in store.keyring.audit(limit=10).entries]
 
     first = make(store).key.id

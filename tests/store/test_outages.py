@@ -115,7 +115,7 @@ def test_of_a_group_that_fills_the_disk_what_is_acknowledged_is_stored_and_told_
         with pytest.raises(Unavailable, match="UNIQUE"):
             refused.result(PATIENCE_S)
     acknowledged = {future.result(PATIENCE_S)[0].id for future in submitted}
-    assert {job.job_id for job in store_on_disk.backlog().waiting} == acknowledged
+    assert {job.job_id for job in store_on_disk.work.backlog().waiting} == acknowledged
     assert {event.job_id for event in store_on_disk.events(0).events} == acknowledged
 
 
@@ -138,7 +138,7 @@ def test_users_who_insist_while_the_server_is_restarted_get_every_job_once(store
     ids = [future.result(60) for future in acknowledged]
 
     assert ids[:100] == ids[100:200] == ids[200:]
-    assert {job.job_id for job in store.backlog().waiting} == set(ids)
+    assert {job.job_id for job in store.work.backlog().waiting} == set(ids)
 
 
 def test_the_store_knows_when_the_database_failed_last_and_no_users_mistake_counts(store, spec, clock):

@@ -24,7 +24,7 @@ URGENT = {"priority": "urgent"}
 
 
 def known(store):
-    return {job.job_id: job for job in store.backlog().waiting}
+    return {job.job_id: job for job in store.work.backlog().waiting}
 
 
 def begin_in_room(store, job_id, *, cpus):
@@ -44,12 +44,12 @@ def test_what_waits_is_kept_up_to_date_whatever_is_done_to_it(store, make_spec, 
 
     assert set(found) == {first, fourth}
     assert (found[first].priority, found[fourth].shape.num_workers) == (Priority.HIGH, 3)
-    assert [each.job_id for each in store.backlog().running] == [third]
+    assert [each.job_id for each in store.work.backlog().running] == [third]
 
     store.cancel(first)
     driver.start()
     monkeypatch.setattr(events, "KEPT_EVENTS", 0)
-    store.prune_events(kept=0)  # it was away for too long
+    store.expiry.prune_events(kept=0)  # it was away for too long
     store.resume(second)
     assert set(known(store)) == {second, fourth} == set(_fresh(store))
 
@@ -211,14 +211,14 @@ def test_what_a_project_used_counts_half_after_the_half_life(store, make_spec, c
         store.attempts.lose(job_id, 1, reason="ended")
 
     run(3600.0, "red")
-    before = store.backlog().recent["red"].cpus
+    before = store.work.backlog().recent["red"].cpus
     assert before == pytest.approx(2 * 3600 * 0.6931 / HALF_LIFE_S, rel=0.02)
 
     clock.now += HALF_LIFE_S
-    assert store.backlog().recent["red"].cpus == pytest.approx(before / 2, rel=0.01)
+    assert store.work.backlog().recent["red"].cpus == pytest.approx(before / 2, rel=0.01)
     run(3600.0, "red")
     run(0.0, "blue")
-    recent = store.backlog().recent
+    recent = store.work.backlog().recent
     assert recent["red"].cpus == pytest.approx(before * 1.5, rel=0.03)
     assert recent["blue"].cpus < 0.01 * before
 
@@ -291,7 +291,7 @@ def test_a_new_priority_is_seen_and_the_submission_stays_what_it_was(store, make
     assert (edited.priority, edited.spec.priority) == (Priority.URGENT, Priority.URGENT)
     assert store.add_job(spec, idempotency_key="k")[0].id == job_id
     assert store.edit(driver.job_id, JobEdit(priority=Priority.LOW)).priority is Priority.LOW
-    assert [each.priority for each in store.backlog().running] == [Priority.LOW]
+    assert [each.priority for each in store.work.backlog().running] == [Priority.LOW]
 
     store.cancel(job_id)
     with pytest.raises(IllegalTransition, match="waits for nothing that a priority would change"):
@@ -299,7 +299,7 @@ def test_a_new_priority_is_seen_and_the_submission_stays_what_it_was(store, make
 
 
 def test_an_attempt_that_no_queue_has_started_takes_one_training_run(store, driver):
-    (job,) = store.backlog().running
+    (job,) = store.work.backlog().running
 
     assert job.size == Shape.of(store.job(driver.job_id).spec).one == Size(2.0, 0.0, 2)
 
@@ -307,9 +307,9 @@ def test_an_attempt_that_no_queue_has_started_takes_one_training_run(store, driv
 def test_a_running_attempt_takes_the_memory_and_the_kind_of_nodes_that_its_job_asks_for(store, spec):
     workers = {"count": 2, "gpus": 1, "memory_gb": 3, "accelerator": "A100"}
     job_id = store.add_job(JobSpec.model_validate(spec.model_dump() | {"workers": workers}))[0].id
-    shape = store.backlog().waiting[0].shape
-    store.attempts.begin(job_id, Start(store.backlog().waiting[0], shape.one, 1), [Node(cpus=4, gpus=4)])
+    shape = store.work.backlog().waiting[0].shape
+    store.attempts.begin(job_id, Start(store.work.backlog().waiting[0], shape.one, 1), [Node(cpus=4, gpus=4)])
 
-    (running,) = store.backlog().running
+    (running,) = store.work.backlog().running
 
     assert running.size == shape.one == Size(2.0, 2.0, 2, 6.0, "A100")

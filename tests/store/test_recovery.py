@@ -40,7 +40,7 @@ def test_a_group_that_loses_its_connection_is_refused_as_one_and_stores_nothing(
 
     assert [type(future.exception(30)) for future in written] == [DatabaseUnavailable] * 3
     assert {str(future.exception()) for future in written} == {str(written[1].exception())}
-    assert store.work() == ()
+    assert store.work.owned() == ()
     assert store.add_job(spec)[1]
 
 

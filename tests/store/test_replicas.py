@@ -156,10 +156,12 @@ def test_two_reconcilers_lose_an_attempt_once(replicas, driver):
 
 def test_a_reconciler_fails_no_job_that_another_has_begun(replicas, spec):
     job_id = replicas[0].add_job(spec)[0].id
-    (seen,) = replicas[1].backlog().waiting
+    (seen,) = replicas[1].work.backlog().waiting
     replicas[0].attempts.begin(job_id)
 
-    left = replicas[1].fail_waiting(job_id, state=JobState.QUEUED, deadline=seen.deadline, reason="waited for a week")
+    left = replicas[1].work.fail_waiting(
+        job_id, state=JobState.QUEUED, deadline=seen.deadline, reason="waited for a week"
+    )
     assert left.state is JobState.STARTING
 
 

@@ -84,7 +84,7 @@ def test_a_job_knows_who_stopped_it_over_lost_attempts(store, driver, begin):
 
 
 def waiting(store):
-    return {job.job_id for job in store.backlog().waiting}
+    return {job.job_id for job in store.work.backlog().waiting}
 
 
 def test_a_pause_gives_the_cluster_back_and_a_resume_has_the_place_that_was_kept(store, driver, spec):
@@ -95,7 +95,7 @@ def test_a_pause_gives_the_cluster_back_and_a_resume_has_the_place_that_was_kept
     driver.send(AttemptFinished(outcome="paused"))
     paused = store.job(driver.job_id)
     assert (paused.state, paused.reason) == (JobState.PAUSED, "paused by first")
-    assert waiting(store) == {younger} and store.work() == ()
+    assert waiting(store) == {younger} and store.work.owned() == ()
 
     store.resume(driver.job_id)
     assert waiting(store) == {driver.job_id, younger}
@@ -113,7 +113,7 @@ def test_a_paused_job_that_nobody_resumes_is_the_reconcilers_after_its_deadline(
     job_id = job_in(JobState.PAUSED)
     clock.now += 30 * 24 * 3600 + 1
 
-    (work,) = store.work()
+    (work,) = store.work.owned()
     assert work.job_id == job_id
     assert fail(store, work).state is JobState.FAILED
 
@@ -123,7 +123,7 @@ def test_a_paused_job_that_nobody_resumes_is_the_reconcilers_after_its_deadline(
 def test_a_job_that_its_user_has_just_resumed_is_not_failed_for_its_pause(store, job_in, clock, is_paused_again):
     job_id = job_in(JobState.PAUSED)
     clock.now += 30 * 24 * 3600 + 1
-    (work,) = store.work()
+    (work,) = store.work.owned()
 
     store.resume(job_id)
     if is_paused_again:
@@ -135,16 +135,18 @@ def test_a_job_that_its_user_has_just_resumed_is_not_failed_for_its_pause(store,
 @only("sqlite")
 def test_a_job_that_its_user_has_just_paused_is_not_failed_for_its_wait(store, job_in):
     job_id = job_in(JobState.QUEUED)
-    (seen,) = store.backlog().waiting
+    (seen,) = store.work.backlog().waiting
 
     store.pause(job_id)
 
-    failed = store.fail_waiting(job_id, state=JobState.QUEUED, deadline=seen.deadline, reason="it waited for a week")
+    failed = store.work.fail_waiting(
+        job_id, state=JobState.QUEUED, deadline=seen.deadline, reason="it waited for a week"
+    )
     assert failed.state is JobState.PAUSED
 
 
 def fail(store, work):
-    return store.fail_waiting(work.job_id, state=work.state, deadline=work.deadline, reason="nobody resumed it")
+    return store.work.fail_waiting(work.job_id, state=work.state, deadline=work.deadline, reason="nobody resumed it")
 
 
 @only("sqlite")

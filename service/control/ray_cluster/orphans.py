@@ -54,7 +54,7 @@ class Orphans:
         try:
             attempt = self._store.attempts.one(*parsed)
         except NotFound:
-            deleted_at = self._store.deleted_at(parsed[0])  # of another service's attempt there is none
+            deleted_at = self._store.expiry.deleted_at(parsed[0])  # of another service's attempt there is none
             return deleted_at is not None and now > deleted_at + _LAST_ACTS_S
         if submission_id.startswith(PREFIX) and submission_id != attempt.submission_id:
             return True  # of the same number, before the database was restored

@@ -61,7 +61,7 @@ def assemble(
         "reconciler": reconciler.tick,
         "logs": logs.keep_ended,
         "orphans": Orphans(store, cluster.running).remove_expired,
-        "expiry": store.remove_expired,
+        "expiry": store.expiry.remove_expired,
         "webhooks": Webhooks(store, settings).send_due,
     }
     loops = Loops(rounds, telemetry=store.telemetry, uptime=uptime, clock=clock)

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 def explain(store: Store, job: Work | Waiting, reason: str) -> None:
     """Set the reason why the job waits, unless it has this reason already."""
     if job.reason != reason:
-        store.explain(job.job_id, state=state_of(job), reason=reason)
+        store.work.explain(job.job_id, state=state_of(job), reason=reason)
 
 
 def lose(store: Store, work: Work, reason: str) -> None:
@@ -30,7 +30,7 @@ def lose(store: Store, work: Work, reason: str) -> None:
 def fail(store: Store, job: Work | Waiting, reason: str) -> None:
     """End a job that cannot get an attempt."""
     with suppress(NotFound):  # it was cancelled and deleted in the meantime
-        left = store.fail_waiting(job.job_id, state=state_of(job), deadline=job.deadline, reason=reason)
+        left = store.work.fail_waiting(job.job_id, state=state_of(job), deadline=job.deadline, reason=reason)
         if left.state is JobState.FAILED:
             with log_fields(job=job.job_id):
                 _log.warning("job %s: %s", job.job_id, reason)

@@ -77,7 +77,7 @@ class Reconciler:
 
     def tick(self, now: float) -> None:
         """Do one round: check every unfinished job once."""
-        jobs, backlog = self._store.work(), self._store.backlog()
+        jobs, backlog = self._store.work.owned(), self._store.work.backlog()
         active = [work for work in jobs if work.state in ACTIVE]
         self._supervisor.expire([work for work in jobs if work.state not in ACTIVE], now=now)
         if not active and not backlog.waiting:

@@ -84,7 +84,7 @@ class Supervisor:
             effects.fail(self._store, work, _EXPIRED)
         elif not work.deadline_moved:
             until = now + CHANCE_TO_RESUME_S
-            self._store.move_deadline(work.job_id, state=work.state, deadline=work.deadline, to=until)
+            self._store.work.move_deadline(work.job_id, state=work.state, deadline=work.deadline, to=until)
 
     def _has_no_room(self, shape: Shape | None) -> bool:
         return shape is not None and self._sight.is_too_small(shape)
