@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import tokenize
 from pydantic import BaseModel, Field
 
+from service.control import local_folder
 from service.errors import NotFound, Unavailable, WiretuneError
 from service.wire.records import SHA256
 from trainers import filesystem as files
@@ -32,6 +34,8 @@ _BLOCK_BYTES = 8 << 20
 #: The service's own files on storage, as errors name them. Each check of a storage writes its own file, since
 #: replicas may check at the same time.
 _OWN_FILE = re.compile(r"/\.(writable|storage)-[^/\s.]+(\.[0-9a-f]+\.partial)?")
+#: Errors about a name that is too long, or that a socket has.
+_NO_SUCH_FILE = {errno.ENAMETOOLONG, errno.ENXIO}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +105,31 @@ class Storage:
     def open(self, job_id: str, url: str) -> StoredFile:
         """Open a file of the job. NotFound for a file elsewhere: attempts name the places, so they are not trusted."""
         with self._reaching_into(job_id, url) as (filesystem, path):
+            if isinstance(filesystem, LocalFileSystem):
+                return self._open_local(url, path)
             about = filesystem.info(path)
-            if about["type"] != "file":  # a pipe would keep its reader waiting
-                raise NotFound(f"{url} is a folder, or no plain file")
+            if about["type"] != "file":
+                raise _no_plain_file(url)
             content = filesystem.open(path, "rb", block_size=_BLOCK_BYTES)
         return StoredFile(num_bytes=about["size"], etag=f'"{_version(about)}"', content=content)
+
+    def _open_local(self, url: str, path: str) -> StoredFile:
+        """Open a local file. All that is said of it is of the opened one: a job may put another in its place."""
+        try:
+            content = local_folder.open_file(*self._below_root(path))
+        except IsADirectoryError as error:
+            raise _no_plain_file(url) from error
+        about = os.fstat(content.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            content.close()
+            raise _no_plain_file(url)
+        version = tokenize(about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        return StoredFile(num_bytes=about.st_size, etag=f'"{version}"', content=content)
+
+    def _below_root(self, path: str) -> tuple[str, list[str]]:
+        """Return the local folder of the storage, and the parts of `path` below it."""
+        _, root = fsspec.url_to_fs(self.root)
+        return root, os.path.relpath(path, root).split(os.sep)
 
     def first_gone(self, job_id: str, urls: Sequence[str]) -> str | None:
         """Return the first of `urls` at which the job has no file or folder; None: it has all. Links do not count.
@@ -134,20 +158,12 @@ class Storage:
         if not self.is_in_folder(job_id, url):
             raise NotFound(f"{url} is not in the folder of job `{job_id}`, {self.job_url(job_id)}")
         with _reaching(url) as (filesystem, path):
-            if isinstance(filesystem, LocalFileSystem) and not self._holds(job_id, path):
-                raise NotFound(f"{url} is a link out of the folder of job `{job_id}`")
             try:
                 yield filesystem, path
             except NotADirectoryError as error:  # below a file, unless the storage itself is one
                 if os.path.isdir(fsspec.url_to_fs(self.root)[1]):
                     raise FileNotFoundError(path) from error
                 raise
-
-    def _holds(self, job_id: str, path: str) -> bool:
-        """Return whether a local file is in the job's folder after all links are resolved."""
-        _, root = fsspec.url_to_fs(self.root)
-        folder = os.path.join(os.path.realpath(root), job_id)
-        return os.path.realpath(path).startswith(f"{folder}{os.sep}")
 
     @contextmanager
     def _reaching_folder(self, job_id: str, doing: str) -> Iterator[tuple[Any, str]]:
@@ -176,11 +192,17 @@ class Storage:
     def write(self, url: str, content: bytes) -> None:
         """Write a file, and the folders above it. The file appears under its name only when complete.
 
-        Raises NotFound where a link is in the way: a job may have put it there.
+        A link or a folder may be in the way, as jobs may create them. A link in the file's own place is replaced;
+        otherwise this raises NotFound.
         """
         with _reaching(url, "write") as (filesystem, path):
-            self._require_no_link(filesystem, path)
-            files.write(url, content)
+            if not isinstance(filesystem, LocalFileSystem):
+                files.write(url, content)
+                return
+            try:
+                local_folder.write(*self._below_root(path), content)
+            except IsADirectoryError as error:
+                raise _no_plain_file(url) from error
 
     def require_writable(self) -> None:
         """Raise Unavailable unless the storage can write, read and remove a file.
@@ -226,6 +248,7 @@ class Storage:
         sizes = [0]
         for url in checkpoints:
             with suppress(NotFound), self._reaching_into(job_id, url) as (filesystem, path):
+                self._require_no_link(filesystem, path)
                 sizes.append(filesystem.du(path))
         if (needed := sum(sorted(sizes)[-at_once:])) > free:
             raise Unavailable(
@@ -280,7 +303,10 @@ class Storage:
         with self._reaching_folder(job_id, "remove") as (filesystem, root):
             for path in paths:
                 with suppress(FileNotFoundError):  # somebody else removed it
-                    filesystem.rm_file(path)
+                    if isinstance(filesystem, LocalFileSystem):
+                        local_folder.remove_file(*self._below_root(path))
+                    else:
+                        filesystem.rm_file(path)
             if not files.has_folders(filesystem):
                 return
             for folder in sorted((name for name, _, _ in filesystem.walk(root)), key=len, reverse=True):
@@ -295,6 +321,10 @@ def is_complete(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return all((folder / each.name).is_file() for each in manifest.shards)
+
+
+def _no_plain_file(url: str) -> NotFound:
+    return NotFound(f"{url} is a folder, or no plain file")
 
 
 def _version(about: Mapping[str, Any]) -> str:
@@ -330,8 +360,11 @@ def _as_refusals(url: str, doing: str) -> Iterator[None]:
     except WiretuneError:
         raise
     except Exception as error:  # no answer, permission, driver or such URL; gcsfs and adlfs raise their own errors
-        if isinstance(error, FileNotFoundError) or getattr(error, "errno", None) == errno.ENAMETOOLONG:
+        number = getattr(error, "errno", None)
+        if isinstance(error, FileNotFoundError) or number in _NO_SUCH_FILE:
             raise NotFound(f"{url} is not on storage (any more)") from error
+        if number == errno.ELOOP:
+            raise NotFound(f"{url} is a link, or in one, and links are not followed") from error
         said = str(error) or type(error).__name__
         raise Unavailable(f"cannot {doing} {url} on storage: {said}; {_remedy(url, error)}") from error
 

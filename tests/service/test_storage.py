@@ -1,7 +1,9 @@
 """A job's files on storage: existing, missing and forbidden ones."""
 
+import builtins
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import fsspec
@@ -32,12 +34,18 @@ def test_what_was_written_is_read_back(storage):
 
 def test_an_etag_changes_with_the_content(storage):
     url = storage.log_url("job-1", 1)
+
+    def etag_of(content):
+        found = storage.open("job-1", url)
+        assert found.first(99) == content
+        return found.etag
+
     storage.write(url, b"one")
-    first, again = (storage.open("job-1", url).etag for _ in range(2))
+    first, again = (etag_of(b"one") for _ in range(2))
 
-    storage.write(url, b"another")
+    storage.write(url, b"two")
 
-    assert first == again != storage.open("job-1", url).etag
+    assert first == again != etag_of(b"two")
 
 
 @pytest.mark.parametrize("place", ["job-2/secret", "job-1/../job-2/secret", "job-1/none", "job-11/secret"])
@@ -93,21 +101,96 @@ def test_a_link_in_the_place_of_a_jobs_folder_is_neither_listed_nor_removed(link
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["inner", "secret"]
 
 
-@pytest.mark.parametrize("job_id", ["job-1", "job-2"])
-def test_nothing_is_written_through_a_link(linked, tmp_path, job_id):
+def test_nothing_is_written_through_a_link(linked, tmp_path):
     with pytest.raises(NotFound, match="links are not followed"):
-        linked.write(linked.log_url(job_id, 1), b"log")
+        linked.write(linked.log_url("job-1", 1), b"log")
+    linked.write(linked.log_url("job-2", 1), b"log")
 
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["inner", "secret"]
+    assert linked.open("job-2", linked.log_url("job-2", 1)).first(9) == b"log"
 
 
-def test_a_pipe_keeps_nobody_waiting(tmp_path):
+@pytest.fixture
+def swapped(tmp_path, monkeypatch):
+    """Returns a function that has a file or folder of `job-1` replaced by a link at the last moment.
+
+    That moment is just before the service opens or removes a file whose name begins with `name`.
+    """
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "secret").write_text("secret")
+
+    def before(call, name, place):
+        def swap_and_call(path, *arguments, **options):
+            if os.path.basename(str(path)).startswith(name) and not place.is_symlink():
+                place.rename(tmp_path / "moved")
+                place.symlink_to(tmp_path / "state" if (tmp_path / "moved").is_dir() else tmp_path / "state" / "secret")
+            return call(path, *arguments, **options)
+
+        return swap_and_call
+
+    def swapped(place, *, at):
+        for module, name in ((builtins, "open"), (os, "open"), (os, "unlink"), (os, "remove")):
+            call = before(getattr(module, name), at, tmp_path / "results" / "job-1" / place)
+            monkeypatch.setattr(module, name, call)
+
+    return swapped
+
+
+@pytest.mark.parametrize("place", ["folder", "folder/secret"])
+def test_a_link_that_comes_just_before_a_file_is_opened_is_not_followed(tmp_path, swapped, place):
+    storage = Storage(f"file://{tmp_path}/results")
+    storage.write(url := storage.file_url("job-1", "folder/secret"), b"public")
+    swapped(place, at="secret")
+
+    try:
+        read = storage.open("job-1", url).first(9)
+    except NotFound as refusal:
+        read = str(refusal).encode()
+
+    assert read == b"public" or b"links are not followed" in read
+
+
+def test_a_link_that_comes_just_before_a_file_is_written_is_not_followed(tmp_path, swapped):
+    storage = Storage(f"file://{tmp_path}/results")
+    storage.write(storage.file_url("job-1", "folder/other"), b"")
+    swapped("folder", at="log")
+
+    storage.write(storage.file_url("job-1", "folder/log"), b"log")
+
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["secret"]
+    assert (tmp_path / "moved" / "log").read_bytes() == b"log"
+
+
+def test_a_link_that_comes_just_before_a_file_is_removed_is_not_followed(tmp_path, swapped):
+    storage = Storage(f"file://{tmp_path}/results")
+    storage.write(storage.file_url("job-1", "folder/secret"), b"")
+    swapped("folder", at="secret")
+
+    storage.remove("job-1", [f"{tmp_path}/results/job-1/folder/secret"])
+
+    assert (tmp_path / "state" / "secret").exists() and not (tmp_path / "moved" / "secret").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "folder"])
+def test_only_a_plain_file_is_opened_and_nothing_keeps_its_reader_waiting(tmp_path, monkeypatch, kind):
     storage = Storage(f"file://{tmp_path}")
     (tmp_path / "job-1").mkdir()
-    os.mkfifo(tmp_path / "job-1" / "file")
+    monkeypatch.chdir(tmp_path / "job-1")  # a socket's path is short
+    with socket.socket(socket.AF_UNIX) as bound:
+        {"pipe": os.mkfifo, "socket": bound.bind, "folder": os.mkdir}[kind]("file")
 
-    with pytest.raises(NotFound, match="no plain file"):
-        storage.open("job-1", storage.file_url("job-1", "file"))
+        with pytest.raises(NotFound):
+            storage.open("job-1", storage.file_url("job-1", "file"))
+
+
+def test_a_folder_in_the_place_of_a_file_refuses_it(tmp_path):
+    storage = Storage(f"file://{tmp_path}")
+    (tmp_path / "job-1" / "attempt-1.log").mkdir(parents=True)
+
+    with pytest.raises(NotFound, match="is a folder"):
+        storage.write(storage.log_url("job-1", 1), b"log")
+
+    assert os.listdir(tmp_path / "job-1") == ["attempt-1.log"]
 
 
 def test_a_results_folder_that_is_a_link_is_read(tmp_path):
@@ -127,11 +210,15 @@ def test_a_write_that_fails_leaves_what_was_there(root, tmp_path, monkeypatch):
     filesystem, path = fsspec.url_to_fs(url)
     whole = type(filesystem).pipe_file
 
-    def half(self, target, content, **options):
-        whole(self, target, content[:3], **options)
+    def fails(*_):
         raise OSError("no space left on device")
 
+    def half(self, target, content, **options):
+        whole(self, target, content[:3], **options)
+        fails()
+
     monkeypatch.setattr(type(filesystem), "pipe_file", half)
+    monkeypatch.setattr(os, "fsync", fails)  # by which a local file that does not fit may fail
     with pytest.raises(Unavailable, match="no space left"):
         storage.write(url, b"afterwards")
 

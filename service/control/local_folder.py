@@ -1,0 +1,78 @@
+"""Files below a local folder, reached without following links.
+
+A job may put a link in the place of its files and folders at any time, also between the check of a path and its use. So
+each part of a path is opened relative to the folder before it, and none may be a link. The folder at the top is the
+operator's, and may be one. Functions raise OSError, with the errno ELOOP where a link is in the way.
+"""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import IO
+
+#: A pipe would keep its reader waiting.
+_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def open_file(top: str, parts: Sequence[str]) -> IO[bytes]:
+    """Open the file at `parts` below `top` for reading. It may be a pipe."""
+    *above, name = parts
+    with _folder(top, above) as folder:
+        return open(name, "rb", opener=lambda path, _: os.open(path, _TO_READ, dir_fd=folder))
+
+
+def write(top: str, parts: Sequence[str], content: bytes) -> None:
+    """Write a file, and create the folders above it. The file appears under its name only when complete.
+
+    A link in its place is replaced.
+    """
+    *above, name = parts
+    unfinished = f"{name}.{secrets.token_hex(4)}.partial"
+    os.makedirs(top, exist_ok=True)
+    with _folder(top, above, creates=True) as folder:
+        try:
+            with open(unfinished, "xb", opener=partial(os.open, mode=0o666, dir_fd=folder)) as file:
+                file.write(content)
+                file.flush()
+                _sync(file.fileno())
+            os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+            _sync(folder)
+        finally:
+            with suppress(FileNotFoundError):  # renamed
+                os.unlink(unfinished, dir_fd=folder)
+
+
+def remove_file(top: str, parts: Sequence[str]) -> None:
+    """Remove a file, or a link in its place."""
+    *above, name = parts
+    with _folder(top, above) as folder:
+        os.unlink(name, dir_fd=folder)
+
+
+@contextmanager
+def _folder(top: str, parts: Sequence[str], *, creates: bool = False) -> Iterator[int]:
+    """Provide a descriptor of the folder at `parts` below `top`."""
+    folder = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts:
+            if creates:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=folder)
+            below = os.open(part, _TO_READ, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _sync(opened: int) -> None:
+    """Flush a file, or the names in a folder, to disk: after a power cut, the database may still name the file."""
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network mounts cannot fsync
+            raise
