@@ -31,6 +31,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "powersgd": {"kind": "powersgd", "rank": 2},
     "cser": {"kind": "cser"},
     "levels": {"kind": "topk", "density": 0.05, "levels": {"kind": "warmup", "steps": 10}},
+    "clip": {"kind": "dgc", "clip": 1.0},
     "a range": {"kind": "topk", "density": (0.01, 0.1)},
 }
 

@@ -76,6 +76,7 @@ def test_replicas_send_less_than_a_dense_shard(four_ranks: Reports, kind: str):
         ("powersgd", "`powersgd` looks at matrices or layers"),
         ("cser", "`cser` follows the learning rate"),
         ("levels", "`levels` must be `static` .*got `warmup`"),
+        ("clip", "`clip` must be null where a model is sharded, got 1: each shard"),
         ("a range", "`density` must be one number"),
         ("float16", "parameters must be float32 or bfloat16, .* got .*float16"),
         ("reduced in float16", "`reduce_dtype` must be torch.float32 or torch.bfloat16, got torch.float16"),

@@ -26,6 +26,7 @@ from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.dense.spec import DenseBase
+from trainers.methods.exchange.dgc.spec import DgcConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.own_loop.ddp import TYPES, check_config, check_types
@@ -46,13 +47,19 @@ def compress_replicas(model: nn.Module, config: ExchangeConfig, *, seed: int = 0
     gradients, and memories without what they have sent; so leave out a step unless all gradients are finite.
 
     Raises ValueError for what `compress_gradients` refuses, types of parameters among it, for kinds that look at
-    matrices or layers, for `levels`, and for a model that is not sharded like that, with all that it trains.
+    matrices or layers, for `levels`, for the `clip` of `dgc`, and for a model that is not sharded like that, with all
+    that it trains.
     """
     check_config(config)
     trained = [each for each in model.parameters() if each.requires_grad]
     check_types(trained)
     if not isinstance(config, FLAT):
         raise ValueError(f"`{config.kind}` looks at matrices or layers, and a shard has none: give `topk`")
+    if isinstance(config, DgcConfig) and config.clip is not None:
+        raise ValueError(
+            f"`clip` must be null where a model is sharded, got {config.clip:g}: each shard would be clipped by a norm "
+            "of its own; leave it out"
+        )
     if config.level_policy != "static":
         raise ValueError(f"`levels` must be `static` where a model is sharded, got `{config.level_policy}`")
     shards = _shards_of(model)
