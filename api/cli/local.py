@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx2
+import psutil
 
 from service.control import processes
 from service.control.database.locks import prepare_state_dir
@@ -36,6 +37,14 @@ class Server(NamedTuple):
 
 class LocalServerError(Exception):
     """The local server failed to do something; the message says where to look."""
+
+
+class StartedElsewhere(Exception):
+    """Another process was faster to start a service of the same state dir: this one is to be used, and not stopped."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(f"another process started the service at {server.url}")
+        self.server = server
 
 
 def running_server(settings: Settings, *, timeout_s: float = ANSWER_S) -> Server | None:
@@ -66,7 +75,7 @@ def running_server(settings: Settings, *, timeout_s: float = ANSWER_S) -> Server
 def start_server(settings: Settings, *, linger_s: float | None = None) -> Server:
     """Start a server in a session of its own, and return once it answers.
 
-    Raises `LocalServerError`, `Unavailable`.
+    Raises `LocalServerError`, `Unavailable`, and `StartedElsewhere` if another process starts one at the same time.
 
     Args:
         settings: passed on to the server. If the default port is taken and no other was set, it uses any free one.
@@ -107,16 +116,27 @@ def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", printe
         with suppress(LocalServerError):  # it runs, but is busy
             if (server := running_server(settings)) is not None:
                 return server
-        return process.poll() is not None
+        return process.poll() is not None and not _starts_elsewhere(settings.state_dir)
 
     settled = processes.wait_until(look, timeout_s=START_S, every_s=_POLL_S)
     if isinstance(settled, Server):
+        found = _announced(settings.state_dir)
+        if found is not None and found.pid != process.pid:
+            raise StartedElsewhere(settled)
         return settled
     if settled:
         code = process.returncode
         raise LocalServerError(f"the server ended at once (exit code {code}):\n{_tail(printed)}")
     late = overload.explained(f"the server did not answer within {START_S:.0f} s", overload.here())
     raise LocalServerError(f"{late}; see {settings.log_file}:\n{_tail(printed)}")
+
+
+def _starts_elsewhere(state_dir: Path) -> bool:
+    """Return whether a live service has locked the state dir. It announces itself once it is up."""
+    with suppress(OSError, ValueError, psutil.Error):
+        holder = psutil.Process(int((state_dir / "service.lock").read_text()))
+        return "serve" in holder.cmdline()  # others lock it, too, such as a restore
+    return False
 
 
 def stop_server(settings: Settings) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from api.cli.local import Server, running_server, start_server, stop_server
+from api.cli.local import Server, StartedElsewhere, running_server, start_server, stop_server
 from api.cli.progress import Progress
 from api.cli.terminal import say
 from api.client import Client
@@ -77,7 +77,10 @@ class Run:
         server = running_server(self._settings)
         if server is None:
             self._say(f"starting a service (state in {self._settings.state_dir})")
-            server = self._started = start_server(self._own_settings(), linger_s=self._idle_s)
+            try:
+                server = self._started = start_server(self._own_settings(), linger_s=self._idle_s)
+            except StartedElsewhere as other:
+                server = other.server
         with _client_of(server) as client:
             key = str(uuid.uuid4())
             self._submission = server, spec, key

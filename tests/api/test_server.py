@@ -7,13 +7,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from api.cli import main
-from api.cli.local import LocalServerError, running_server, start_server, stop_server
+from api.cli.local import LocalServerError, Server, StartedElsewhere, running_server, start_server, stop_server
 from api.client import Client
 from api.http.server import Linger, PortBusy, _announced, bind, ensure_key
 from service.control import processes
@@ -48,6 +49,22 @@ def test_a_started_server_is_found_answers_and_is_stopped(settings: Settings) ->
 def test_a_server_that_cannot_start_shows_its_log(settings: Settings, store: Store) -> None:
     with pytest.raises(LocalServerError, match=r"exit code 1(.|\n)*is in use by process"):
         start_server(settings.model_copy(update={"port": 0}))
+
+
+def test_of_two_that_start_a_service_at_once_one_does_and_the_other_uses_it(settings: Settings) -> None:
+    def start(_: int) -> Server | StartedElsewhere:
+        try:
+            return start_server(settings.model_copy(update={"port": 0}))
+        except StartedElsewhere as other:
+            return other
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(start, range(2)))
+    stop_server(settings)
+
+    (own,) = (each for each in found if isinstance(each, Server))
+    (other,) = (each for each in found if isinstance(each, StartedElsewhere))
+    assert other.server == own
 
 
 def test_a_log_that_is_full_is_put_aside_and_the_oldest_is_removed(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typer import Abort, Exit
 from typer.testing import CliRunner
 
 from api.cli import main, runs
-from api.cli.local import LocalServerError, Server
+from api.cli.local import LocalServerError, Server, StartedElsewhere
 from api.cli.runs import Interrupted, Run
 from api.cli.terminal import STANDARD, require_agreement, require_writable, say
 from api.client import Client
@@ -742,6 +742,17 @@ def test_a_run_leaves_the_service_that_it_started_if_that_does_not_say_whether_i
 
     assert (started.num_stops, started.lingers) == (0, [runs.ORPHAN_LINGER_S])
     assert "up, since it does not say whether other jobs wait or run there: `wiretune stop` ends" in started.said[-1]
+
+
+def test_a_run_uses_and_leaves_the_service_that_another_terminal_was_faster_to_start(
+    started: SimpleNamespace, live_url: str, key: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "start_server", Mock(side_effect=StartedElsewhere(Server(live_url, key))))
+
+    run_until(lambda client, job_id: client.cancel(job_id), monkeypatch)
+
+    assert [job.state for job in store.jobs().jobs] == [JobState.CANCELLED]
+    assert started.num_stops == 0
 
 
 def test_a_run_outlives_whoever_reads_its_progress(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
