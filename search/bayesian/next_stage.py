@@ -11,7 +11,7 @@ from search.bayesian.decision import DIVERGED_FACTOR
 from search.bayesian.history import extended, learned_drift
 from search.bayesian.link_rule import changed_link, measured_link
 from search.bayesian.refinement import awakening_start
-from search.bayesian.rewards import lowest_diverged, lowest_probed, scores, start_loss, usable_control
+from search.bayesian.rewards import diverged_probes, lowest_probed, scores, start_loss, usable_control
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import CommittedLine, RateCourse, Stage
 from search.curves import faults
@@ -266,7 +266,7 @@ def _line_after(setup: SearchSetup, stage: Stage, ending: Ending, meaning: _Mean
         drift=learned_drift(history),
         outcomes=with_outcome(was.outcomes, stage.decision.forecast, None if ending.events else ending.end_loss),
         barred=begin.barred,
-        lowest_diverged=lowest_diverged(stage),
+        diverged=diverged_probes(stage),
     )
 
 

@@ -3,7 +3,7 @@
 import math
 
 from search.bayesian.decay import is_decaying
-from search.bayesian.rewards import lowest_diverged
+from search.bayesian.rewards import diverged_probes, lowest_diverged
 from search.bayesian.setup import FIRST_COMMIT_STEPS, SearchSetup
 from search.bayesian.stage import BARRED_SHARE, Stage, is_barred
 from search.budget import spending
@@ -97,11 +97,11 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
 
 
 def _is_barred(stage: Stage, factor: float) -> bool:
-    """Return whether the decision's rate times `factor` is as high as one that has failed."""
+    """Return whether the decision's rate times `factor` is as high as one that has failed, in a commit or a probe."""
     assert stage.decision is not None
     values = stage.decision.values
     risen = values.model_copy(update={"learning_rate": factor * values.learning_rate})
-    return is_barred(risen, stage.line.barred)
+    return is_barred(risen, (*stage.line.barred, *diverged_probes(stage)))
 
 
 def _awakening(setup: SearchSetup, stage: Stage, signs: Signs, spent: Spent) -> float:

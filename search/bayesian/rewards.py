@@ -452,13 +452,20 @@ def surrogate_of(setup: SearchSetup, stage: Stage, box: Box) -> AnySurrogate | N
     return stage.surrogates[known, box]
 
 
+def diverged_probes(stage: Stage) -> tuple[Values, ...]:
+    """Return the values at which probes of this stage, or of an earlier one, diverged."""
+    return stage.line.diverged + _diverged_here(stage)
+
+
 def lowest_diverged(stage: Stage) -> float | None:
     """Return the lowest rate at which a probe of this stage, or of an earlier one, diverged; None: none did."""
-    rates = [score.values.learning_rate for score in scores(stage) if score.reward is None]
-    known = [] if stage.line.lowest_diverged is None else [stage.line.lowest_diverged]
-    return min([*rates, *known], default=None)
+    return min((values.learning_rate for values in diverged_probes(stage)), default=None)
 
 
 def diverged_values(stage: Stage) -> tuple[Values, ...]:
     """Return all values that may not be tried again in `stage`."""
-    return stage.line.barred + tuple(score.values for score in scores(stage) if score.reward is None)
+    return stage.line.barred + _diverged_here(stage)
+
+
+def _diverged_here(stage: Stage) -> tuple[Values, ...]:
+    return tuple(score.values for score in scores(stage) if score.reward is None)

@@ -101,7 +101,7 @@ class CommittedLine:
     drift: float = 0.0  # of rewards from stage to stage, as learned from `history`
     outcomes: tuple[Outcome, ...] = ()  # of the last stages that had a forecast
     barred: tuple[Values, ...] = ()  # values that failed on the line
-    lowest_diverged: float | None = None  # the lowest rate at which a probe of an earlier stage diverged
+    diverged: tuple[Values, ...] = ()  # values at which probes of earlier stages diverged
 
 
 NO_RAMP = Ramp()

@@ -85,10 +85,11 @@ def test_it_rises_no_further_than_the_job_says_whatever_the_number_of_commits() 
     assert 0.1 < first == pytest.approx(rates[0]) and rates[1:] == pytest.approx([0.2] * 3)
 
 
-def test_it_does_not_rise_to_a_rate_that_has_failed() -> None:
+@pytest.mark.parametrize("failed", ["barred", "diverged"])
+def test_it_does_not_rise_to_a_rate_at_which_a_commit_failed_or_a_probe_diverged(failed: str) -> None:
     line = Line()
     stage = line.controller._stage
-    stage.line = dataclasses.replace(stage.line, barred=(Values(learning_rate=0.2),))
+    stage.line = dataclasses.replace(stage.line, **{failed: (Values(learning_rate=0.2),)})
 
     assert line.train(0.1) == pytest.approx(0.1 * math.exp(RISE_PER_STEP * 0.1 * 20))
     assert line.train(1.0) < 0.14
