@@ -126,6 +126,11 @@ def test_a_key_is_good_while_the_database_takes_no_writes(store):
         assert store.keyring.holder(issued.secret).name == "anna"
 
 
+def test_a_wrong_code_is_refused_without_a_write(store):
+    with read_only(store), pytest.raises(Unauthorized, match="ask for another"):
+        store.keyring.open_session("wrong", address="")
+
+
 def test_a_code_opens_one_session_however_many_ask_at_once(store):
     code = store.keyring.add_code(by=store.keyring.holder(make(store).secret)).code
 

@@ -209,23 +209,27 @@ class KeyRing:
         return SignInCode(code=code, expires_at=moment(now + CODE_S))
 
     def open_session(self, code: str, *, address: str) -> str:
-        """Use up a code and return a session's secret; raises Unauthorized."""
-        secret = secrets.token_urlsafe(32)
+        """Use up a code and return a session's secret; raises Unauthorized.
 
-        def open_session(session: Session) -> str:
-            now = self._db.now()
-            used = delete(SignInCodeRow).where(
-                SignInCodeRow.digest == keys.digest(code), SignInCodeRow.expires_at > now
-            )
-            key_id = session.scalar(used.returning(SignInCodeRow.key_id))
-            if key_id is None:
-                raise Unauthorized("this code was used, or is too old: ask for another with `wiretune page`")
+        The code is read before it is written: anybody may send wrong codes, and the one writer has no time for them.
+        """
+        secret, now = secrets.token_urlsafe(32), self._db.now()
+        is_good = (SignInCodeRow.digest == keys.digest(code), SignInCodeRow.expires_at > now)
+
+        def open_session(session: Session) -> bool:
+            key_id = session.scalar(delete(SignInCodeRow).where(*is_good).returning(SignInCodeRow.key_id))
+            if key_id is None:  # somebody else used it meanwhile
+                return False
             session.add(_session_row(secret, now=now, most_s=MAX_SESSION_S, key_id=key_id))
             holder = session.execute(_HOLDER.where(ApiKeyRow.id == key_id)).one()
             audit.add(session, _principal_of(holder, address=address), "createSession", key_id, now=now)
-            return secret
+            return True
 
-        return self._db.write(open_session)
+        with self._db.asking() as session:
+            is_known = session.scalar(select(SignInCodeRow.key_id).where(*is_good)) is not None
+        if not (is_known and self._db.write(open_session)):
+            raise Unauthorized("this code was used, or is too old: ask for another with `wiretune page`")
+        return secret
 
     def open_session_of(self, visitor: Principal) -> str:
         """Open a session for a visitor whom the issuer named, and return its secret."""
