@@ -1,13 +1,14 @@
 """Measure the gradients of a training loop at each optimizer step: they show whether the learning rate fits."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainers.own_loop.together import each_of
 from trainers.training.alignment import Alignment
 
 
@@ -16,13 +17,21 @@ class GradientSigns:
 
     They are measured before the optimizer's step, when gradients are exchanged and unscaled. They are NaN and 0 for a
     step with a sparse gradient, and for one with a closure, which computes its gradients during the step. The same
-    holds if a GradScaler leaves it to a fused optimizer to unscale gradients or to skip a step. Where ranks train
-    apart, each update is one rank's own, so no alignment is measured.
+    holds if a GradScaler leaves it to a fused optimizer to unscale gradients or to skip a step, and for several
+    optimizers while losses are multiplied by a `scale`: it unscales each one's gradients right before that one steps.
+    Where ranks train apart, each update is one rank's own, so no alignment is measured.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *, parameters_may_differ: bool) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        parameters_may_differ: bool,
+        scale: Callable[[], float] = lambda: 1.0,
+    ) -> None:
         self._parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self._alignment, self._may_differ = Alignment(self._parameters), parameters_may_differ
+        self._scale, self._are_several = scale, len(each_of(optimizer)) > 1
         self._scales: list[Tensor] = []
         self._alignments: list[Tensor] = []
         self._following: AbstractContextManager[None] | None = None
@@ -66,7 +75,9 @@ class GradientSigns:
     def _before(self, optimizer: torch.optim.Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         gradients = [each.grad for each in self._parameters if each.grad is not None]
         has_closure = any(map(callable, (*args[1:], *kwargs.values())))  # a closure computes the gradients later
-        if has_closure or _is_scaled_or_left_out(optimizer) or any(each.is_sparse for each in gradients):
+        is_scaled = self._are_several and self._scale() != 1.0
+        is_unknown = has_closure or is_scaled or _is_scaled_or_left_out(optimizer)
+        if is_unknown or any(each.is_sparse for each in gradients):
             self._skip()
             return
         num_entries = max(1, sum(each.numel() for each in gradients))

@@ -130,7 +130,9 @@ class Tuner:
         self._progress = Progress()
         self._search = searched(config, budget, space)
         self._sent = handle.node_links.between.ledger.total  # by this rank so far: joining is not part of any step
-        self._signs = GradientSigns(handle.optimizer, parameters_may_differ=handle.config.parameters_may_differ)
+        self._signs = GradientSigns(
+            handle.optimizer, parameters_may_differ=handle.config.parameters_may_differ, scale=handle.scale
+        )
         self._course = self._follow()
         next(self._course, None)
 

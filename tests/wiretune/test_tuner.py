@@ -1051,6 +1051,27 @@ def test_of_a_fused_optimizer_under_a_grad_scaler_only_what_it_steps_by_tells_so
     assert alignments == [0.0]
 
 
+@pytest.mark.parametrize("init_scale", [1.0, 1024.0])
+def test_several_optimizers_tell_nothing_while_a_scaler_unscales_one_after_the_other(init_scale: float):
+    model = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 1))
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in model]
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale)
+    how = {"controller": {"kind": "fixed"}, "steps": 9, "scale": scaler.get_scale}
+    signs = wiretune.attach(model, optimizers, **how)._signs
+
+    for _ in range(2):
+        model.zero_grad()
+        scaler.scale(model(torch.ones(3, 4)).sum()).backward()
+        for each in optimizers:
+            scaler.step(each)
+        scaler.update()
+
+    scales, alignments = signs.take(2)
+    is_known = init_scale == 1.0
+    assert [math.isfinite(each) for each in scales] == [is_known] * 2
+    assert (alignments[1] != 0.0) == is_known
+
+
 def test_a_sparse_gradient_tells_nothing_of_the_rate():
     table = nn.Embedding(4, 2, sparse=True)
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1)

@@ -188,6 +188,7 @@ class Attached(Handle):
         self.chosen = StepValues()  # of the step to come
         self.own: dict[str, Tensor] = {}  # this rank's parameters and buffers, while the model is lent the mean
         self.config, self.optimizer, self._model = config, optimizer, model
+        self.scale = scale  # what the loss is multiplied by
         # DDP's own all-reduce is all that is asked for
         self._is_plain = isinstance(config.exchange, NoneConfig) and node_links.share == 1
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -214,7 +215,7 @@ class Attached(Handle):
         )
         self._state = self._whole_state()
         overlaps = ddp is not None and can_overlap(ddp, config.exchange, node_links)
-        self._hook = self._bucket_hook(buffer, scale, overlaps=overlaps)
+        self._hook = self._bucket_hook(buffer, overlaps=overlaps)
         self._reduces = False  # whether DDP all-reduces the next backward
         self._undo: list[Callable[[], None]] = []
         self._enter_loop(ddp)
@@ -237,13 +238,13 @@ class Attached(Handle):
         # A base model is frozen as an averaged teacher is, and may fill the device.
         return State(shared={}, own=own, on_host=["frozen"])
 
-    def _bucket_hook(self, buffer: GradientBuffer, scale: Callable[[], float], *, overlaps: bool) -> BucketHook:
+    def _bucket_hook(self, buffer: GradientBuffer, *, overlaps: bool) -> BucketHook:
         """Return what exchanges the gradients of a backward, which it collects in `buffer`."""
         return BucketHook(
             [each for each in self._model.parameters() if each.requires_grad],
             buffer,
             self._sync.gradients,
-            scale=scale,
+            scale=self.scale,
             learning_rate=self._rate,
             level=lambda: self.chosen.level,
             once_a_step=takes_backwards_for_steps(self.config.exchange) and not self.config.averages_parameters,
