@@ -35,8 +35,9 @@ T = TypeVar("T")
 Spec = JobSpec | Mapping[str, Any]
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _BINARY = "application/octet-stream"
-#: A whole snapshot of hundreds of trials takes the service seconds, and longer under load.
-_SNAPSHOT_S = 60.0
+#: The timeout of answers that the service may work on for long: it reads all of a job with hundreds of trials, looks
+#: for files on a slow storage, or packs 100 MB of code again.
+_LONG_S = 60.0
 
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
@@ -89,7 +90,7 @@ class Call(Generic[T]):
     media_type: str = "application/json"
     #: The answer, if it is known without a request.
     known: T | None = None
-    #: The client waits at least this long for the answer, where the service may compute it for long.
+    #: The client waits at least this long for an answer that may take the service long. It does not ask again then.
     timeout_s: float = 0.0
     #: Reads the answer in place of `read` if it needs the headers, too.
     read_with_headers: Callable[[bytes, Mapping[str, str]], T] | None = None
@@ -272,7 +273,7 @@ def stages(
     Posteriors are large, so they come only `with_posterior`.
     """
     asked = {"trial": trial, "stage": list(stage) or None, "posterior": with_posterior or None}
-    return _get(f"/v1/jobs/{job_id}/stages", reading(_STAGES.validate_json), **asked)
+    return _long(_get(f"/v1/jobs/{job_id}/stages", reading(_STAGES.validate_json), **asked))
 
 
 def recorded(job_id: str, *, trial: str | None = None) -> Call[tuple[SeriesExtent, ...]]:
@@ -307,18 +308,19 @@ def attempts(job_id: str) -> Call[tuple[AttemptView, ...]]:
 
 def report(job_id: str) -> Call[JobReport]:
     """Return the job's result: one entry per trial, and one per arm over its seeds."""
-    return _get(f"/v1/jobs/{job_id}/report", reading(JobReport.model_validate_json))
+    return _long(_get(f"/v1/jobs/{job_id}/report", reading(JobReport.model_validate_json)))
 
 
 def comparison(job_id: str, others: Collection[str] = ()) -> Call[Comparison]:
     """Compare a job with others: the fields in which they differ, and their results against a common target."""
-    return _get(f"/v1/jobs/{job_id}/comparison", reading(Comparison.model_validate_json), other=list(others))
+    read = reading(Comparison.model_validate_json)
+    return _long(_get(f"/v1/jobs/{job_id}/comparison", read, other=list(others)))
 
 
 def snapshot(job_id: str, *, since: int | None = None, max_points: int | None = None) -> Call[Snapshot]:
     """Return all that the job's page shows at one moment; with an earlier `cursor` as `since`, only the changes."""
     read = reading(Snapshot.model_validate_json)
-    return replace(_get(f"/v1/jobs/{job_id}/snapshot", read, since=since, max_points=max_points), timeout_s=_SNAPSHOT_S)
+    return _long(_get(f"/v1/jobs/{job_id}/snapshot", read, since=since, max_points=max_points))
 
 
 def events(job_id: str | None, *, after: int | None, kinds: Collection[EventKind]) -> Call[EventPage]:
@@ -331,7 +333,7 @@ def events(job_id: str | None, *, after: int | None, kinds: Collection[EventKind
 
 def artifacts(job_id: str) -> Call[tuple[Artifact, ...]]:
     """Return the files that the job has: report, metrics, schedules, weights, checkpoints, logs."""
-    return _get(f"/v1/jobs/{job_id}/artifacts", reading(_ARTIFACTS.validate_json))
+    return _long(_get(f"/v1/jobs/{job_id}/artifacts", reading(_ARTIFACTS.validate_json)))
 
 
 def logs(job_id: str, *, attempt: int | None = None, offset: int = 0, tail: int | None = None) -> Call[LogText]:
@@ -407,7 +409,7 @@ def cancel(job_id: str, *, version: int | None = None) -> Call[JobView]:
 
 def retry(job_id: str, *, workers: int | None = None, version: int | None = None) -> Call[JobView]:
     """Continue a failed or cancelled job from its last checkpoint. For `workers` and `version` see `resume`."""
-    return _ask(job_id, Verb.RETRY, version, workers=workers)
+    return _long(_ask(job_id, Verb.RETRY, version, workers=workers))
 
 
 def extend(
@@ -424,7 +426,7 @@ def extend(
     For `workers` and `version` see `resume`.
     """
     caps = _given(seconds=seconds, steps=steps, bytes=bytes)
-    return _ask(job_id, Verb.EXTEND, version, workers=workers, json=caps)
+    return _long(_ask(job_id, Verb.EXTEND, version, workers=workers, json=caps))
 
 
 def steer(
@@ -590,8 +592,8 @@ def _quota(kind: QuotaKind | str, name: str) -> str:
 
 def upload_code(package: Package) -> Call[CodeView]:
     """Upload a package of code for jobs of this client's project."""
-    headers = {"Content-Type": "application/zip"}
-    return Call("POST", "/v1/code", reading(CodeView.model_validate_json), headers=headers, content=package.content)
+    headers, read = {"Content-Type": "application/zip"}, reading(CodeView.model_validate_json)
+    return _long(Call("POST", "/v1/code", read, headers=headers, content=package.content))
 
 
 def code(digest: str, *, project: str | None = None) -> Call[CodeView]:
@@ -622,6 +624,10 @@ def sign_in_code() -> Call[SignInCode]:
 
 def _get(path: str, read: Callable[[bytes], T], **params: Any) -> Call[T]:
     return Call("GET", path, read, params=_given(**params))
+
+
+def _long(call: Call[T]) -> Call[T]:
+    return replace(call, timeout_s=_LONG_S)
 
 
 def _get_bytes(path: str, media_type: str, **params: Any) -> Call[bytes]:

@@ -81,6 +81,7 @@ class Unreachable(Exception):
     ) -> None:
         self.url, self.overload, self.idempotency_key = url, overloaded, idempotency_key
         self.was_sent = not isinstance(cause, _NOT_CONNECTED)
+        self.is_late = isinstance(cause, httpx2.ReadTimeout)  # it took the request, and works on it or hangs
         self.may_be_queued = self.was_sent and idempotency_key is not None
         self.is_broken = has_answered and isinstance(cause, _HUNG_UP)
         what = f"the connection to {url} broke" if self.is_broken else f"no Wiretune service answers at {url}"

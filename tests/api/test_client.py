@@ -27,7 +27,7 @@ from api.http.connections import Deadlines
 from api.http.routes.jobs import job_filter
 from api.http.server import server_config
 from api.jobs import AsyncJob, Job
-from service.code_package import Package
+from service.code_package import Package, of_folder
 from service.control.listing import JobFilter
 from service.control.store import Store
 from service.job.spec import JobSpec
@@ -337,12 +337,18 @@ def test_a_service_that_is_late_on_an_overloaded_machine_is_no_wrong_url(busy_ma
     assert str(late.value).endswith(busy_machine)
 
 
-@pytest.mark.parametrize(("timeout_s", "usual", "of_snapshots"), [(10.0, 10.0, 60.0), (90.0, 90.0, 90.0)])
-def test_a_snapshot_may_take_longer_than_other_answers(timeout_s: float, usual: float, of_snapshots: float) -> None:
-    with Client("http://127.0.0.1:1", "wt_any", timeout_s=timeout_s) as client:
-        asked = [request(client._http, call).extensions["timeout"] for call in (calls.job("j"), calls.snapshot("j"))]
+@pytest.mark.parametrize(("timeout_s", "usual", "long"), [(10.0, 10.0, 60.0), (90.0, 90.0, 90.0)])
+def test_what_the_service_may_work_on_for_long_is_waited_for_longer(
+    timeout_s: float, usual: float, long: float, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text("")
+    several: list[calls.Call[Any]] = [calls.snapshot("j"), calls.report("j"), calls.comparison("j"), calls.stages("j")]
+    several += [calls.artifacts("j"), calls.retry("j"), calls.extend("j"), calls.upload_code(of_folder(tmp_path))]
 
-    assert [each["read"] for each in asked] == [usual, of_snapshots]
+    with Client("http://127.0.0.1:1", "wt_any", timeout_s=timeout_s) as client:
+        asked = [request(client._http, call).extensions["timeout"] for call in (calls.job("j"), *several)]
+
+    assert [each["read"] for each in asked] == [usual, *[long] * len(several)]
     assert {each["connect"] for each in asked} == {timeout_s}
 
 

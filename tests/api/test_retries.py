@@ -475,15 +475,18 @@ def test_pauses_grow_to_a_limit() -> None:
     ("call", "passing"),
     [
         (calls.pause("j"), {"not connected", 429}),
-        (calls.pause("j", version=1), {"not connected", "cut off", 429, 503}),
-        (calls.clone("j", {}), {"not connected", "cut off", 429, 503}),
-        (calls.trials("j"), {"not connected", "cut off", 429, 503}),
+        (calls.pause("j", version=1), {"not connected", "cut off", "late", 429, 503}),
+        (calls.retry("j", version=1), {"not connected", "cut off", 429, 503}),
+        (calls.clone("j", {}), {"not connected", "cut off", "late", 429, 503}),
+        (calls.trials("j"), {"not connected", "cut off", "late", 429, 503}),
+        (calls.report("j"), {"not connected", "cut off", 429, 503}),  # the service works on it still
     ],
 )
 def test_a_call_is_made_again_where_that_is_safe(call: calls.Call[Any], passing: set[Any]) -> None:
     errors: dict[Any, ApiError | Unreachable] = {
         "not connected": Unreachable("http://x", httpx2.ConnectError("refused")),
         "cut off": Unreachable("http://x", httpx2.ReadError("reset")),
+        "late": Unreachable("http://x", httpx2.ReadTimeout("timed out")),
         **{status: ApiError(status, "", detail="") for status in (404, 409, 422, 429, 500, 503)},
     }
 
