@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -67,6 +69,29 @@ def test_orthogonalized_rows_are_orthonormal(rows: Tensor, scale: float):
     orthogonalize_(p)
 
     torch.testing.assert_close(p @ p.T, torch.eye(len(p)), rtol=0, atol=1e-5)
+
+
+def _orthogonalized_one_by_one(rows: Tensor) -> Tensor:
+    """Return what Gram-Schmidt makes of independent `rows`, with every sum in float64 and in the order of its terms."""
+    done = rows.numpy().copy()
+    for index, row in enumerate(done):
+        for _ in range(2):
+            overlaps = [sum(float(a) * float(b) for a, b in zip(each, row, strict=True)) for each in done[:index]]
+            left = [float(entry) for entry in row]
+            for overlap, each in zip(overlaps, done, strict=False):
+                left = [entry - overlap * float(part) for entry, part in zip(left, each, strict=True)]
+            row[:] = left
+        row[:] = [float(entry) * (1.0 / math.sqrt(sum(each**2 for each in left))) for entry in row]
+    return torch.from_numpy(done)
+
+
+def test_every_processor_orthogonalizes_with_the_same_bits():
+    p = normal(19, 70)  # more than a vector has lanes, and no multiple of them
+    expected = _orthogonalized_one_by_one(p)
+
+    orthogonalize_(p)
+
+    assert torch.equal(p, expected)
 
 
 def test_orthogonalized_rows_span_what_they_spanned():

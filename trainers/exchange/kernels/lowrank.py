@@ -82,9 +82,10 @@ def orthogonalize_(p: Tensor) -> None:
         p.copy_(torch.linalg.qr(p.t()).Q.t())
         return
     rows = p.numpy()
+    columns = np.empty((rows.shape[1], len(rows)), dtype=np.float32)
     for index in range(len(p)):
         axes = count()
-        while not _orthonormalize_row(rows, index, LEAST_SHARE):
+        while not _orthonormalize_row(rows, columns, index, LEAST_SHARE):
             rows[index] = 0.0
             rows[index, next(axes)] = 1.0
 
@@ -132,27 +133,35 @@ def _multiply(rows: NDArray[np.float32], columns: NDArray[np.float32], out: NDAr
 
 
 @compiled_later
-def _orthonormalize_row(p: NDArray[np.float32], index: int, least_share: float) -> bool:
-    """Make one row of length 1 and orthogonal to those before it; return False if it depends on them."""
+def _orthonormalize_row(p: NDArray[np.float32], columns: NDArray[np.float32], index: int, least_share: float) -> bool:
+    """Make one row of length 1 and orthogonal to those before it; return False if it depends on them.
+
+    `columns` `(l, r)` has the rows before it once more, as columns, and gets this one. So all inner loops run along
+    memory, and over sums that do not depend on each other: vectors may add them, each in its own order.
+    """
     row, before = p[index], 0.0
     for j in range(len(row)):
         before += np.float64(row[j]) ** 2
-    overlaps = np.empty(index)
+    overlaps, left = np.empty(index), np.empty(len(row))
     for _ in range(2):  # once leaves rounding errors as large as what was taken away
         overlaps[:] = 0.0
         for j in range(len(row)):
+            entry, column = np.float64(row[j]), columns[j]
             for k in range(index):
-                overlaps[k] += np.float64(p[k, j]) * row[j]
+                overlaps[k] += column[k] * entry
+        left[:] = row
+        for k in range(index):
+            overlap, part = overlaps[k], p[k]
+            for j in range(len(row)):
+                left[j] -= overlap * part[j]
+        row[:] = left
         after = 0.0
         for j in range(len(row)):
-            left = np.float64(row[j])
-            for k in range(index):
-                left -= overlaps[k] * p[k, j]
-            row[j] = left
-            after += left**2
+            after += left[j] ** 2
     if not after > least_share**2 * before:
         return False
     scale = 1.0 / np.sqrt(after)
     for j in range(len(row)):
         row[j] *= scale
+    columns[:, index] = row
     return True
