@@ -94,7 +94,7 @@ class Broadcaster:
             cursor = newest if after is None else after
             with self._joined(newest):
                 yield f"retry: {RETRY_MS}\nid: {cursor}\n\n".encode()
-                if not self._first <= cursor <= newest and (await self._page(cursor, kinds=kinds)).gap:
+                if cursor > newest and (await self._page(cursor, kinds=kinds)).gap:  # of another database
                     yield said(_gap(cursor, newest))
                     cursor = newest
                 asked_at = said_at = time.monotonic()
@@ -106,6 +106,10 @@ class Broadcaster:
                     news = self._news  # taken before reading, so that none is missed
                     if cursor < self._first:
                         page = await self._page(cursor, project=project, job_id=job_id, kinds=kinds)
+                        if page.gap:  # pruned while this reader was away or behind
+                            yield said(_gap(cursor, self._last))
+                            cursor = self._last
+                            continue
                         found, cursor = [_encoded(event) for event in page.events], page.next_after
                     else:
                         found, cursor = self._kept[bisect_right(self._ids, cursor) :], max(cursor, self._last)
@@ -156,6 +160,8 @@ class Broadcaster:
         self._ids += [event.id for event in page.events]
         self._kept += [_encoded(event) for event in page.events]
         self._last = page.next_after
+        if page.gap:  # some were pruned before this query: each reader finds out from the database
+            self._ids, self._kept, self._first = [], [], self._last
         if (num_old := len(self._ids) - _KEPT) > _KEPT:
             self._first = self._ids[num_old - 1]
             del self._ids[:num_old], self._kept[:num_old]

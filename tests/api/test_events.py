@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import httpx2
@@ -29,6 +30,7 @@ from service.control import jobs
 from service.control.access.rules import LOCAL
 from service.control.models import SessionRow
 from service.control.processes import wait_until
+from service.errors import Unavailable
 from service.job.spec import JobSpec
 from service.wire.access import NewKey
 from service.wire.events import EventKind
@@ -154,6 +156,37 @@ def test_a_reader_whose_events_are_gone_is_told_so_and_goes_on_from_now(connecte
 
     assert (gap.kind, gap.data, gap.id) == (EventKind.GAP, {"after": 3}, newest)
     assert later.data["reason"] == "later"
+
+
+@pytest.mark.parametrize("who", ["reader", "service"])
+def test_a_connected_reader_is_told_of_events_that_go_while_it_or_the_service_is_behind(
+    app, store, reporting, monkeypatch, who
+):
+    monkeypatch.setattr("api.http.broadcast._KEPT", 1)
+    monkeypatch.setattr("api.http.broadcast._AFTER_FAULT_S", 0.01)
+    broadcaster = app.state.services.broadcaster
+    newest = store.newest_event()
+
+    async def stream() -> bytes:
+        stream = broadcaster.stream(None)
+        async with asyncio.timeout(PATIENCE_S):
+            await anext(stream)
+            with monkeypatch.context() as patch:
+                if who == "service":
+                    patch.setattr(store, "events", Mock(side_effect=Unavailable("the database does not answer")))
+                reporting.start("tuned")
+                reporting.stage("tuned", 0, rate=1.0, density=0.01)
+                while who == "reader" and broadcaster._last < store.newest_event():
+                    await broadcaster._news.wait()
+                store.expiry.prune_events(kept=1)
+            text = await anext(stream)
+            await stream.aclose()
+        return text
+
+    lines = asyncio.run(stream()).decode().splitlines()
+
+    assert lines[:2] == [f"id: {store.newest_event()}", "event: gap"]
+    assert json.loads(lines[2].removeprefix("data: "))["data"] == {"after": newest}
 
 
 def test_a_brief_stream_says_of_each_event_only_which_job_it_is_about_and_how(served, key, store):
