@@ -7,9 +7,7 @@ from search.loop.endings import Failure, course_of
 from search.types import Allowance, Course, Piece
 from service import tracing
 from service.cluster import reports, segment_length
-from service.cluster.measured import OpenCommit
-from service.cluster.reports import Pushed
-from service.cluster.search_stage import keep_segment
+from service.cluster.measured import OpenCommit, Pushed
 from service.cluster.slots import BEST, STAGE
 from service.cluster.trial_ledger import BEST_SPACING, is_clockless_turn
 from service.cluster.trial_state import TrialState
@@ -112,7 +110,7 @@ def _push(state: TrialState, commit: OpenCommit, until: Allowance) -> None:
     state.cost = segment_length.cost_of(result, state.cost, round_steps=state.space.period_of(values))
     if not result.diverged:
         pushed = Pushed(segment, result, started, ended_s=ended, bytes_sent=state.progress.bytes)
-        keep_segment(state, commit, pushed)
+        state.keep_segment(commit, pushed)
 
 
 def _open_piece(state: TrialState) -> Piece | None:

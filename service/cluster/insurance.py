@@ -7,8 +7,8 @@ from search import strategies
 from search.config import OffConfig
 from search.space import SearchSpace
 from search.types import Steer
-from service.cluster.reports import Sink
 from service.cluster.resume import Resume, StageStart
+from service.cluster.sink import Sink
 from service.cluster.trial_ledger import Progress
 from service.job.parts import Lanes, TrialSpec
 from service.wire.records import INSURANCE_PREFIX, AnyRecord, Checkpointed, Control, MetricPoints

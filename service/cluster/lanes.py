@@ -10,9 +10,8 @@ from search.protocol import PROBE_PARTS
 from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import segment_length
 from service.cluster.clock import TrainingClock
-from service.cluster.measured import Measured
+from service.cluster.measured import Measured, Probe, Pushed
 from service.cluster.probe_ends import Ends, Held
-from service.cluster.reports import Probe, Pushed
 from service.cluster.slots import STAGE
 from trainers.training import likeness
 from trainers.training.group import Group, Recovery

@@ -1,15 +1,25 @@
-"""Measurements over a series of segments: a probe, or an open commit."""
+"""Trained segments, and measurements over a series of them: a probe, or an open commit."""
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from search.budget import spending
 from search.config import Budget
 from search.loop.series import COMMIT_LOSSES, Series
-from search.types import Decision, Observation, Spent
-from trainers.segment import Purpose, SegmentResult
+from search.types import Candidate, Decision, Observation, Spent
+from trainers.segment import Purpose, Segment, SegmentResult
+
+
+class Pushed(NamedTuple):
+    """A trained segment and its result."""
+
+    segment: Segment
+    result: SegmentResult
+    started_s: float  # on the training clock
+    ended_s: float
+    bytes_sent: int  # by one worker in the whole run, this segment included
 
 
 class Measured(Series):
@@ -51,6 +61,16 @@ class Measured(Series):
         """Return the observation for the strategy: `candidate_id` is None for a commit, `spent` the run's totals."""
         seen = super().observation(candidate_id, spent, **ended)
         return seen.model_copy(update={"density": self.density})
+
+
+class Probe(NamedTuple):
+    """A candidate and its probe's measurements."""
+
+    candidate: Candidate
+    measured: Measured
+    seconds: float
+    pushed: Sequence[Pushed]
+    is_cut: bool  # whether it ended before its allowance was spent
 
 
 class OpenCommit(BaseModel):

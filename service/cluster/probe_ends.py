@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from search.types import Candidate
 from service.cluster import segment_length
-from service.cluster.reports import Probe, Pushed
+from service.cluster.measured import Probe, Pushed
 from service.cluster.slots import BEST, STAGE
 from trainers.training.group import Group
 

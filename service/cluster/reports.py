@@ -5,59 +5,23 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from search.types import Candidate, Decision, Forecast, Steer
+from search.types import Decision, Forecast
 from service.cluster.checkpoints import Exported
-from service.cluster.measured import Measured
+from service.cluster.measured import Probe, Pushed
 from service.job.parts import TrialSpec
 from service.wire.records import (
     OWN_PREFIX,
     AnyRecord,
-    Control,
     MetricPoints,
     Origin,
     ProbeDone,
     StageDecided,
     TrialStarted,
 )
-from trainers.segment import Evaluation, Segment, SegmentResult
+from trainers.segment import Evaluation
 from trainers.training.group import Group
-
-
-class Sink(Protocol):
-    """A sink of records, for any thread. `flush` waits until they are stored. Both methods raise what ends the run."""
-
-    def report(self, *records: AnyRecord) -> None: ...
-    def flush(self, *records: AnyRecord) -> None: ...
-    def is_clear(self) -> bool:
-        """Return whether the last reported checkpoint is stored, so that the next may follow."""
-
-    def asked(self) -> Control:
-        """Return the user's last known request to the run: `run`, `pause` or `stop`."""
-
-    def steers(self) -> tuple[Steer, ...]:
-        """Return the steers in force, as of the last stored record."""
-
-
-class Pushed(NamedTuple):
-    """A trained segment and its result."""
-
-    segment: Segment
-    result: SegmentResult
-    started_s: float  # on the training clock
-    ended_s: float
-    bytes_sent: int  # by one worker in the whole run, this segment included
-
-
-class Probe(NamedTuple):
-    """A candidate and its probe's measurements."""
-
-    candidate: Candidate
-    measured: Measured
-    seconds: float
-    pushed: Sequence[Pushed]
-    is_cut: bool  # whether it ended before its allowance was spent
 
 
 def origin(group: Group, weights: Exported, *, averaged: bool) -> Origin:

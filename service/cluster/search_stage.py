@@ -7,11 +7,10 @@ from contextlib import closing
 
 from search.types import Candidate, Course, Observation
 from service import tracing
-from service.cluster import learned_schedule, reports
+from service.cluster import reports
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, probe_alone, side_by_side
-from service.cluster.measured import OpenCommit, bytes_per_worker
+from service.cluster.measured import OpenCommit, Probe, Pushed, bytes_per_worker
 from service.cluster.probe_ends import End
-from service.cluster.reports import Probe, Pushed
 from service.cluster.resume import OpenSearch, StageStart
 from service.cluster.trial_state import TrialState
 from service.wire.records import Searched
@@ -48,30 +47,13 @@ def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit:
         )
         for each in pushed:
             commit.measured.add(each.result.model_copy(update={"alignments": ()}))  # cosines of a rate that fell to 0
-            keep_segment(state, commit, each)
+            state.keep_segment(commit, each)
     return commit
 
 
 def is_to_join(state: TrialState) -> bool:
     """Return whether the lanes join after this search, at the state before the first step."""
     return state.spec.lanes.after == "batch" and len(state.lanes) > 1
-
-
-def keep_segment(state: TrialState, commit: OpenCommit, pushed: Pushed) -> None:
-    """Add a trained segment to the commit: to the schedule, the bill and the reports."""
-    state.progress.commit(pushed.result)
-    people = dict.fromkeys(steer.by for steer in commit.decision.steers)
-    decision = commit.decision
-    learned_schedule.append(
-        state.progress.schedule,
-        pushed.segment,
-        pushed.result,
-        decision.reason,
-        tuple(people),
-        optimizer=decision.values.optimizer,
-    )
-    bill = state.recorder.bill(state.progress, state.second)
-    state.recorder.report(*reports.committed(state.trial_id, pushed), bill)
 
 
 class _Search:

@@ -23,9 +23,9 @@ from service.cluster.insurance import InsuranceSink, insured, own_schedule
 from service.cluster.measured import OpenCommit
 from service.cluster.opening import evaluation_share, opening_space, require_traffic, with_evaluations
 from service.cluster.optimizer_choice import built_with, choose_optimizer
-from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
 from service.cluster.search_stage import is_to_join, search_stage
+from service.cluster.sink import Sink
 from service.cluster.slots import STAGE
 from service.cluster.trial_ledger import Best
 from service.cluster.trial_state import SecondLine, TrialState

@@ -12,16 +12,16 @@ from search.loop.endings import Failure
 from search.protocol import Strategy
 from search.space import SearchSpace
 from search.types import Allowance, Course, Spent
-from service.cluster import reports
+from service.cluster import learned_schedule, reports
 from service.cluster.checkpoints import Keeper
 from service.cluster.clock import TrainingClock
 from service.cluster.insurance import InsuranceSink
 from service.cluster.lanes import Lane, recovered, require_equal
-from service.cluster.measured import OpenCommit
+from service.cluster.measured import OpenCommit, Pushed
 from service.cluster.objective import judge_by
 from service.cluster.reporter import Stopped
-from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
+from service.cluster.sink import Sink
 from service.cluster.trial_ledger import Progress
 from service.job.parts import LOSS, TrialSpec
 from service.wire.records import AnyRecord, Billed, Checkpointed, Control, RungReached
@@ -156,7 +156,23 @@ class TrialState:
         patience = self.spec.objective.patience
         return patience is not None and self.progress.num_stale >= patience
 
-    # -- evaluations ------------------------------------------------------------------------------------------
+    # -- segments and evaluations -----------------------------------------------------------------------------
+
+    def keep_segment(self, commit: OpenCommit, pushed: Pushed) -> None:
+        """Add a trained segment to the commit: to the schedule, the bill and the reports."""
+        self.progress.commit(pushed.result)
+        decision = commit.decision
+        people = dict.fromkeys(steer.by for steer in decision.steers)
+        learned_schedule.append(
+            self.progress.schedule,
+            pushed.segment,
+            pushed.result,
+            decision.reason,
+            tuple(people),
+            optimizer=decision.values.optimizer,
+        )
+        bill = self.recorder.bill(self.progress, self.second)
+        self.recorder.report(*reports.committed(self.trial_id, pushed), bill)
 
     def evaluate(self, *, averaged: bool = False) -> Evaluation:
         """Evaluate the state in memory, its weights or their average. The time and bytes are charged."""

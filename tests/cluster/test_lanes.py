@@ -17,7 +17,7 @@ from search.config import Budget
 from search.types import Allowance, Candidate, Spent, Values
 from service.cluster import trial
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, require_equal, side_by_side
-from service.cluster.reports import Probe
+from service.cluster.measured import Probe
 from service.cluster.slots import BEST, STAGE
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec

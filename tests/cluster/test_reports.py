@@ -4,7 +4,8 @@ import math
 
 from hypothesis import given, strategies as st
 
-from service.cluster.reports import Pushed, committed
+from service.cluster.measured import Pushed
+from service.cluster.reports import committed
 from trainers.segment import Segment, SegmentResult
 
 #: A segment: the seconds of its steps, and how long it took as a whole.

@@ -23,7 +23,7 @@ from search.types import (
     Values,
 )
 from service.cluster import reports
-from service.cluster.measured import Measured
+from service.cluster.measured import Measured, Probe
 from service.job.spec import JobSpec
 from service.wire.records import Bill, StageClosed
 from tests.api.conftest import Reporting
@@ -84,7 +84,7 @@ def job_id(reporting: Reporting) -> str:
     trial_id = reporting.trial("tuned")
     for found in (decision(0, "learning_rate"), decision(1, "learning_rate", "level")):
         probes = [
-            reports.Probe(report.candidate, Measured(num_steps=2, losses=[1.0, 0.9]), 0.1, pushed=(), is_cut=False)
+            Probe(report.candidate, Measured(num_steps=2, losses=[1.0, 0.9]), 0.1, pushed=(), is_cut=False)
             for report in found.probes
         ]
         if found.stage == 0:
