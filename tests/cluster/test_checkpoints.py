@@ -1,5 +1,6 @@
 """A run's checkpoints on storage: none is begun that does not fit on the disk."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,10 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from service.cluster.checkpoints import Keeper, NoRoom, remove_strays
+from service.job.parts import Checkpointing
 from trainers import filesystem
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
@@ -36,6 +40,22 @@ def test_a_run_whose_checkpoints_do_not_fit_ends_with_its_first(
     disk(needed - 1)
     with pytest.raises(NoRoom, match=r"for 8 checkpoints more: make room .*`wiretune retry`"):
         Keeper(group, f"file://{tmp_path}/full", keep=2).save(0)
+
+
+@pytest.mark.parametrize("page", ["job", "production", "backup_and_upgrade"])
+def test_the_docs_say_how_many_checkpoints_a_disk_needs_room_for(
+    arithmetic_group: Callable[..., Any], disk: Callable[[int], None], tmp_path: Path, page: str
+) -> None:
+    keep = Checkpointing().keep
+    disk(0)
+    with pytest.raises(NoRoom, match="more") as full:
+        Keeper(arithmetic_group(), f"file://{tmp_path}", keep=keep).save(0)
+    all_of_them = 1 + int(re.findall(r"for (\d+) checkpoints more", str(full.value))[0])
+
+    text = (DOCS / f"{page}.md").read_text()
+
+    assert re.findall(r"keep` \+ (\d+)", text) == [str(all_of_them - keep)]
+    assert set(re.findall(r"(\d+) by default", text[text.index("keep` +") :][:80])) <= {str(all_of_them)}
 
 
 def test_one_written_beside_the_training_tells_of_the_room_once_it_is_complete(
