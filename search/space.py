@@ -205,6 +205,7 @@ class SearchSpace(Value):
     period: int = Field(1, ge=1)  # steps between averages of workers that train apart; 1: they exchange every step
     periods: tuple[tuple[str, int], ...] = ()  # the same, by competing exchange that has one
     dense_bytes: int | None = None  # sent per step by one worker without compression; None: the link is ignored
+    level_bytes: tuple[tuple[float, float], ...] = ()  # the same by level, in rising order; (): in proportion to it
     menu: tuple[str, ...] = ()  # every exchange that may be used, whether or not it competes; dense first
     teaching: tuple[tuple[str, float], ...] = ()  # by exchange: what a step teaches, as a share of a dense step
     exchanges: tuple[OptionCost, ...] = ()  # all that may compete, if the competing ones follow the link
@@ -259,6 +260,12 @@ class SearchSpace(Value):
         return self.guess.model_copy(
             update={axis.name: axis.opening(getattr(self.guess, axis.name)) for axis in self.axes}
         )
+
+    def bytes_at(self, level: float) -> float | None:
+        """Return what one worker sends in a step at `level`, a density; None: not known."""
+        if self.level_bytes:
+            return float(np.interp(level, *np.transpose(self.level_bytes)))
+        return None if self.dense_bytes is None else level * self.dense_bytes
 
     @property
     def sparsest(self) -> Values:

@@ -45,7 +45,7 @@ def changed_link(setup: SearchSetup, stage: Stage, ending: Ending, known: Link |
     """
     assert stage.decision is not None
     used = stage.decision.values
-    by_level = (used.level or 0.0) * (setup.space.dense_bytes or 0)
+    by_level = None if used.level is None else setup.space.bytes_at(used.level)
     sent = {each.option: each.bytes for each in setup.space.exchanges}.get(used.option or "", by_level)
     now, before = ending.signs.step, ending.signs.reference
     if known is None or "step_time" not in ending.events or not sent or now is None or before is None:
@@ -80,11 +80,12 @@ def suggested_level(setup: SearchSetup, link: Link, current: float) -> float:
 
 def _best_density(space: SearchSpace, budget: Budget, link: Link) -> float | None:
     """Return the density at which `budget` teaches the most; None: none is searched, or the bytes are not known."""
-    axis, dense_bytes = space.axis("level"), space.dense_bytes
-    if axis is None or dense_bytes is None:
+    axis = space.axis("level")
+    if axis is None or space.dense_bytes is None:
         return None
 
     def cost(density: float) -> StepCost:
-        return StepCost(bytes=density * dense_bytes, seconds=link.step_s(density * dense_bytes))
+        sent = space.bytes_at(density) or 0.0
+        return StepCost(bytes=sent, seconds=link.step_s(sent))
 
     return best_density(spending.caps(budget), axis.grid(NUM_DENSITIES), cost)

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from search.budget import spending
 from search.budget.link import NUM_DENSITIES, StepCost, best_density
@@ -60,7 +61,7 @@ def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpa
     space = stated_space(spec)
     if spec.replica.menu:
         return exchange_probing.opened(spec, space, groups)
-    space = space.model_copy(update={"dense_bytes": dense_bytes(spec, groups[0])})
+    space = space.model_copy(update=step_bytes(spec, groups[0]))
     axis, warm_ups = space.axis("level"), [warm_up(group, space.sparsest) for group in groups]
     best = None if axis is None else _best_density(spec, axis, warm_ups[0], groups[0])
     if best is None:
@@ -135,9 +136,14 @@ def evaluation_share(space: SearchSpace) -> float:
     return space.evaluation_s / whole if whole else 0.0
 
 
-def dense_bytes(spec: TrialSpec, group: Group) -> int | None:
-    """Return a worker's bytes in a step without compression; None if the level does not follow the link."""
-    return _transfer(spec, group, None).bytes if spec.replica.follows_link else None
+def step_bytes(spec: TrialSpec, group: Group) -> dict[str, Any]:
+    """Return the fields of the search space with a worker's bytes in a step: none if the level ignores the link."""
+    if not spec.replica.follows_link:
+        return {"dense_bytes": None, "level_bytes": ()}
+    axis = stated_space(spec).axis("level")
+    densities = [] if axis is None else axis.grid(NUM_DENSITIES)
+    by_level = tuple((density, _transfer(spec, group, density).bytes) for density in densities)
+    return {"dense_bytes": _transfer(spec, group, None).bytes, "level_bytes": by_level}
 
 
 def require_traffic(spec: TrialSpec, group: Group) -> None:

@@ -11,7 +11,7 @@ from search.config import Budget
 from search.loop.endings import Failure
 from search.types import Candidate, Values
 from service.cluster.measured import OpenCommit
-from service.cluster.opening import dense_bytes
+from service.cluster.opening import step_bytes
 from service.cluster.probe_ends import Held
 from service.cluster.trial_ledger import Progress
 from service.job.parts import TrialSpec
@@ -79,7 +79,7 @@ class Resume(BaseModel):
         if self.num_workers in (None, group.num_workers):
             return self
         num_alone = spec.replica.num_alone(group.num_workers)
-        space = {**self.journal["space"], "dense_bytes": dense_bytes(spec, group), "num_alone": num_alone}
+        space = {**self.journal["space"], **step_bytes(spec, group), "num_alone": num_alone}
         return self.model_copy(update={"cost": None, "journal": {**self.journal, "space": space}})
 
     def within(self, budget: Budget) -> "Resume":

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from search.bayesian.link_rule import suggested_level
+from search.bayesian.setup import SearchSetup
+from search.budget.link import Link
 from search.space import OptionAxis, SearchSpace
 from service.cluster import trial
 from service.cluster.exchange_probing import predicted
@@ -135,6 +138,30 @@ def test_the_link_suggests_a_density_only_where_it_is_in_force_at_once(levels: A
 
     assert guesses[0] is not None
     assert guesses[1] is None
+
+
+@pytest.mark.parametrize("num_nodes", [2, 16])
+@pytest.mark.parametrize(
+    ("exchange", "optimizer"),
+    [({"kind": "topk"}, "sgd"), ({"kind": "topk", "aggregate": "gather"}, "sgd"), ({"kind": "demo"}, "from_exchange")],
+    ids=["topk", "gather", "demo"],
+)
+def test_a_measured_link_suggests_the_density_that_the_same_link_opens_with_if_it_is_stated(
+    exchange: dict[str, Any], optimizer: str, num_nodes: int, group: Any
+) -> None:
+    group.nodes, group.shapes = tuple((rank,) for rank in range(num_nodes)), [(100_000,)]
+    run = group.run
+    group.run = lambda segment: run(segment).model_copy(update={"step_seconds": (0.02,) * segment.num_steps})
+    given = {"exchange": exchange | {"density": [0.001, 0.1]}, "optimizer": {"kind": optimizer, "learning_rate": 0.1}}
+    link = {"mode": "emulate", "mbps": 10}
+    spec = digits_trial(**given, budget={"seconds": 100}, controller={"kind": "bo"}, link=link)
+
+    space, _ = opening_space(spec, [group])
+
+    setup = SearchSetup(space, spec.controller, spec.budget, seed=0)
+    per_byte = 8 / 10e6
+    measured = Link(compute_s=0.02 - per_byte * (space.bytes_at(0.001) or 0.0), seconds_per_byte=per_byte)
+    assert suggested_level(setup, measured, current=1e-6) == pytest.approx(space.guess.level, rel=0.2)
 
 
 @pytest.mark.parametrize("link", [{"mode": "emulate", "mbps": 100}, {"mode": "measure"}])

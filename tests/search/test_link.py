@@ -87,6 +87,18 @@ def test_the_level_follows_a_link_that_changes_and_stays_where_it_hardly_does(sl
     assert suggested_level(setup, after, current) == pytest.approx(share * current, rel=0.1)
 
 
+@pytest.mark.parametrize("factor", [1, 7])
+def test_an_exchange_that_sends_more_than_its_density_of_the_dense_bytes_is_counted_at_what_it_sends(factor: int):
+    table = tuple((level, factor * level * 1e6) for level in SPACE.axes[0].grid(9))  # gathered from several nodes
+    space = SPACE.model_copy(update={"level_bytes": table})
+    setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(seconds=60), seed=0)
+    measured = Link(compute_s=0.01, seconds_per_byte=32 * 0.01 / 1_000_000)
+
+    suggested = suggested_level(setup, measured, current=1.0)
+
+    assert suggested == pytest.approx(BELOW / (1 - BELOW) / 32 / factor, rel=0.1)
+
+
 @pytest.mark.parametrize(("budget", "level"), [({"bytes": 10**9}, 0.003), ({"bytes": 10**8, "steps": 1000}, 0.1)])
 def test_without_a_clock_a_run_opens_with_the_density_by_which_the_budget_teaches_most(budget, level):
     opened = with_best_density(SPACE, Budget(**budget))
