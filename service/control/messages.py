@@ -3,6 +3,7 @@
 A message therefore survives a restart, and `service.control.webhooks` sends it at least once.
 """
 
+import html
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -59,10 +60,12 @@ def _body(job: JobRow, occasion: Occasion, *, reason: str, now: float) -> dict[s
     if occasion is Occasion.ATTEMPT_LOST:
         data["attempt"] = job.attempt
     said = {Occasion.CANCELLED: "was cancelled", Occasion.ATTEMPT_LOST: f"lost attempt {job.attempt}"}
+    text = f"job {job.name} {said.get(occasion, occasion)}{f': {reason}' if reason else ''}"
     return {
         "type": f"job.{occasion}",
         "timestamp": datetime.fromtimestamp(now, UTC).isoformat(),
-        "text": f"job {job.name} {said.get(occasion, occasion)}{f': {reason}' if reason else ''}",  # a chat shows this
+        # For a chat. Unescaped, `<!channel>` in a name would call everybody in Slack, and `<URL|TEXT>` hide a link.
+        "text": html.escape(text, quote=False),
         "data": data,
     }
 

@@ -88,6 +88,17 @@ def test_a_message_has_a_text_as_chats_require(store, settings, target):
     assert [message["text"] for message in told(target)] == ["job digits was cancelled: cancelled by first"]
 
 
+def test_a_jobs_name_neither_calls_a_chats_channel_nor_hides_a_link_there(store, settings, target):
+    spec = spec_for(target.url).model_copy(update={"name": "<!channel> <https://evil.example|R&D>"})
+    store.cancel(store.add_job(spec)[0].id)
+
+    Webhooks(store, settings).send_due(0)
+
+    [message] = told(target)
+    assert "&lt;!channel&gt; &lt;https://evil.example|R&amp;D&gt;" in message["text"] and "<" not in message["text"]
+    assert message["data"]["name"] == spec.name
+
+
 def test_a_webhook_is_told_of_what_it_asked_for_and_of_nothing_else(store, settings, target):
     on = {"webhook": {"url": target.url, "on": ["failed", "attempt_lost"]}, "name": "digits"}
     spec = JobSpec.model_validate(spec_for(target.url).model_dump() | on)
