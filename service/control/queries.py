@@ -4,7 +4,7 @@ Stored JSON is read without fields unknown here: the database may come from a la
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import func, select, tuple_
@@ -17,7 +17,7 @@ from service.control.metrics.columns import Point
 from service.control.metrics.extents import NO_POINTS, extents
 from service.control.models import AttemptRow, EventRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.moments import moment, moment_or_none
-from service.control.results import overfitting, ranking, stage_views
+from service.control.results import ranking, stage_views
 from service.errors import NotFound, UnreadableJob
 from service.job.advice import advice
 from service.job.priority import Priority
@@ -33,7 +33,6 @@ from trainers.methods.optimizer.spec import JobOptimizer, contenders
 
 #: Verbs that need the job's own parts to be readable.
 _OF_READABLE = (Verb.RESUME, Verb.RETRY, Verb.EXTEND)
-_TRAINING_POINTS = 2000  # of the training loss, to see whether it fell
 #: Series that every trial reports, besides the losses and metrics of evaluations.
 _SERIES = ("loss", "learning_rate", "density", "bytes_sent", "memory_bytes", "validation_loss")
 
@@ -182,52 +181,18 @@ def trial_view(trial: TrialRow) -> TrialView:
     return TrialView(
         trial_id=trial.id,
         bill=Bill.model_validate(trial.bill, extra="ignore"),
-        line=_line(trial),
+        line=line_of(trial),
         failure=(trial.schedule or {}).get("failure"),
         **dict(kept),
         **_columns(trial, TrialView.model_fields.keys() - own),
     )
 
 
-def _line(trial: TrialRow) -> Line:
+def line_of(trial: TrialRow) -> Line:
+    """Return the line of training whose weights the trial kept."""
     # trials from before there were two lines do not name one
     kept: Line = "main" if trial.schedule is None else trial.schedule.get("line", "main")
     return kept
-
-
-def unsearched(stages: Sequence[StageRow]) -> str | None:
-    """Return the first decision's reason if a trial never probed, although its rate was neither usual nor pinned."""
-    if not stages or stages[0].decision.get("is_usual") or any(stage.decision["probes"] for stage in stages):
-        return None
-    pinned = {name for steer in stages[0].decision.get("steers", ()) for name in steer["pin"]}
-    return None if "learning_rate" in pinned else stages[0].reason
-
-
-def heeded(session: Session, trial_id: str) -> Iterator[tuple[int, Sequence[dict[str, Any]]]]:
-    """Yield each decided stage of the trial, with the steers named by its decision."""
-    for stage in decided(session, [trial_id])[trial_id]:
-        yield stage.stage, stage.decision.get("steers", ())
-
-
-def steered(stages: Iterable[StageRow]) -> dict[str, list[int]]:
-    """Return those of a trial's stages that each person steered."""
-    found: dict[str, list[int]] = {}
-    for stage in stages:
-        for by in dict.fromkeys(steer["by"] for steer in stage.decision.get("steers", ())):
-            found.setdefault(by, []).append(stage.stage)
-    return found
-
-
-def last_decided(session: Session, trial_id: str) -> StageRow | None:
-    """Return the trial's last decided stage, or None."""
-    last = select(StageRow).where(StageRow.trial_id == trial_id).order_by(StageRow.stage.desc()).limit(1)
-    return session.scalars(last).first()
-
-
-def value_in_force(session: Session, trial_id: str, name: str) -> Any:
-    """Return a value in the trial's last decision, by its name in `search.types.Values`; None if it has none."""
-    stage = last_decided(session, trial_id)
-    return None if stage is None else stage.decision["values"].get(name)
 
 
 def decided_stages(
@@ -264,11 +229,6 @@ def _probes(
     for row in session.scalars(query.order_by(ProbeRow.id)):
         found[row.trial_id, row.stage].append(row)
     return found
-
-
-def z_scores(stages: Iterable[StageRow]) -> list[float]:
-    """Return the deviation of each closed stage's end from its forecast, if it had one."""
-    return [score for stage in stages if (score := stage_views.z_score_of(stage)) is not None]
 
 
 def decided(
@@ -314,19 +274,6 @@ def series_of(trial: TrialRow, name: str, kept: Sequence[Point], *, num_points: 
         values=tuple(each.value for each in kept),
         num_points=num_points,
     )
-
-
-def overfitted(session: Session, trial: TrialRow, metric: str, curve: Series) -> str | None:
-    """Return a sentence if the finished trial got worse by `metric` while its training loss fell, else None.
-
-    `curve` has all of its evaluations by `metric`.
-    """
-    if trial.outcome != "completed" or _line(trial) != "main":  # the series are those of the main line
-        return None
-    found = overfitting.worsening(curve, trial.metric_directions.get(metric, "min"))
-    if found is None:
-        return None
-    return overfitting.sentence(found, metric, series(session, trial, "loss", max_points=_TRAINING_POINTS))
 
 
 def require_series(session: Session, trials: Sequence[TrialRow], name: str) -> None:
@@ -399,7 +346,7 @@ def _schedule_view(trial: TrialRow, entries: Sequence[ScheduleEntry], *, optimiz
         seed=trial.seed,
         optimizer=kind,
         complete=trial.schedule is not None,
-        line=_line(trial),
+        line=line_of(trial),
         num_steps=sum(entry.num_steps for entry in entries),
         warmup_steps=next((each.warmup_steps for each in contenders(optimizer) if each.kind == kind), 0),
         entries=tuple(entries),

@@ -6,7 +6,7 @@ counts twice.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -15,7 +15,7 @@ from search.config import STAGED_KINDS
 from search.types import Steer
 from service.control import events, extensions, jobs, queries
 from service.control.access.rules import Principal
-from service.control.models import JobRow, SteerRow, TrialRow
+from service.control.models import JobRow, StageRow, SteerRow, TrialRow
 from service.control.moments import moment, moment_or_none
 from service.errors import InvalidJob
 from service.job import steering
@@ -87,11 +87,17 @@ def _notes(session: Session, job: JobRow) -> Iterator[str]:
     """Yield a note on trials whose current stage lasts to the end of the budget."""
     caps = {unit: cap for unit, cap in job.spec["budget"].items() if cap is not None}
     for row in queries.trials(session, job.id):
-        last = queries.last_decided(session, row.id)
+        last = _last_decided(session, row.id)
         until = {} if last is None or last.closed or row.outcome is not None else last.decision["commit_until"]
         if until and all(until.get(unit) is not None and until[unit] >= cap * _WHOLE for unit, cap in caps.items()):
             name = row.id.partition(".")[2]
             yield f"`{name}` is in its last stage: what is said now holds only if something ends that early"
+
+
+def _last_decided(session: Session, trial_id: str) -> StageRow | None:
+    """Return the trial's last decided stage, or None."""
+    last = select(StageRow).where(StageRow.trial_id == trial_id).order_by(StageRow.stage.desc()).limit(1)
+    return session.scalars(last).first()
 
 
 def _steerable(session: Session, job: JobRow) -> tuple[SteerableView, ...]:
@@ -110,10 +116,16 @@ def _steerable(session: Session, job: JobRow) -> tuple[SteerableView, ...]:
             low=of.low if of.is_of_numbers else None,
             high=of.high if of.is_of_numbers else None,
             names=() if of.is_of_numbers else of.listed,
-            current=queries.value_in_force(session, ids[0], of.name),
+            current=_value_in_force(session, ids[0], of.name),
         )
         for (name, of), ids in trials.items()
     )
+
+
+def _value_in_force(session: Session, trial_id: str, name: str) -> Any:
+    """Return a value in the trial's last decision, by its name in `search.types.Values`; None if it has none."""
+    stage = _last_decided(session, trial_id)
+    return None if stage is None else stage.decision["values"].get(name)
 
 
 def _views(session: Session, job_id: str) -> tuple[SteerView, ...]:
@@ -127,7 +139,7 @@ def _heard(session: Session, job_id: str, rows: Sequence[SteerRow]) -> dict[int,
     heard = {row.id: _Heard({}, set(), set()) for row in rows}
     for trial in queries.trials(session, job_id) if rows else ():
         pinned, now = set[int](), set[int]()
-        for stage, said in queries.heeded(session, trial.id):
+        for stage, said in _heeded(session, trial.id):
             now = {each["id"] for each in said if "learning_rate" in each["pin"]}
             pinned |= now
             for each in (each for each in said if each["id"] in heard):
@@ -137,6 +149,12 @@ def _heard(session: Session, job_id: str, rows: Sequence[SteerRow]) -> dict[int,
         for failed in (pinned - now) & heard.keys():
             heard[failed].failed.add(trial.id)
     return heard
+
+
+def _heeded(session: Session, trial_id: str) -> Iterator[tuple[int, Sequence[dict[str, Any]]]]:
+    """Yield each decided stage of the trial, with the steers named by its decision."""
+    for stage in queries.decided(session, [trial_id])[trial_id]:
+        yield stage.stage, stage.decision.get("steers", ())
 
 
 def _view(row: SteerRow, heard: _Heard) -> SteerView:

@@ -9,7 +9,8 @@ from service.control import queries, sweeps
 from service.control.models import JobRow, TrialRow
 from service.control.recent import Recent
 from service.control.results.comparison import common_metric, comparison
-from service.control.results.report import TrialFacts, job_report, milestones
+from service.control.results.facts import trial_facts
+from service.control.results.report import TrialFacts, job_report
 from service.wire.comparison import Comparison
 from service.wire.reports import JobReport, Prices
 from service.wire.stored import stored_spec
@@ -50,14 +51,7 @@ def _facts(session: Session, job: JobRow, trials: Sequence[TrialRow], metric: st
     stages = queries.decided(session, [trial.id for trial in others])
     curves = queries.series_of_each(session, others, f"validation_{metric}", max_points=sys.maxsize)
     for trial, curve in zip(others, curves, strict=True):
-        facts[trial.id] = TrialFacts(
-            view=queries.trial_view(trial),
-            curve=milestones(curve, trial.metric_directions.get(metric, "min")),
-            z_scores=queries.z_scores(stages[trial.id]),
-            unsearched=queries.unsearched(stages[trial.id]),
-            overfitted=queries.overfitted(session, trial, metric, curve),
-            steered=queries.steered(stages[trial.id]),
-        )
+        facts[trial.id] = trial_facts(session, trial, stages[trial.id], curve, metric)
         if trial.outcome not in (None, "failed"):  # what a failed one reported last may arrive behind its failure
             kept.facts.put(ends[trial.id], facts[trial.id])
     return [facts[trial.id] for trial in trials]
