@@ -138,7 +138,7 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
     if not shows_progress(stage) or shows_too_little(setup, stage):
         harmless = harmless_rate(stage) * min(1.0, setup.traits.pick * larger_batch)
         trusted = trusted_rate(setup, stage)
-        return setup.clip_rate(harmless if trusted is None else trusted * larger_batch)
+        return setup.clip_rate(harmless if trusted is None else _for_batch(setup, trusted))
     low, high = plateau_of(stage)
     middle = math.sqrt(low * high)
     if setup.config.stated_rates is not None and high >= max(each.values.learning_rate for each in scores(stage)):
@@ -151,11 +151,16 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
 def usual_pick(setup: SearchSetup, stage: Stage) -> float:
     """Return the rate that suits a run which `begins_as_usual`, though it may lie outside the space.
 
-    It is higher than usual for a larger batch, and may be lower for a long run.
+    It may be higher than usual for a larger batch, and lower for a long run.
     """
     rate = usual_rate(setup, stage)
     assert rate is not None
-    return float(rate * setup.space.num_alone**BATCH_POWER * length_factor(setup, stage))
+    return _for_batch(setup, rate) * length_factor(setup, stage)
+
+
+def _for_batch(setup: SearchSetup, usual: float) -> float:
+    """Return the `usual` rate for a batch of all workers. One that the optimizer alone tells is that of any batch."""
+    return usual if setup.traits.told_by == "optimizer" else usual * float(setup.space.num_alone**BATCH_POWER)
 
 
 def length_factor(setup: SearchSetup, stage: Stage) -> float:

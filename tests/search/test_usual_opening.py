@@ -93,6 +93,12 @@ def test_a_batch_of_more_workers_is_trained_at_a_higher_rate_and_a_long_run_of_a
     assert _rate(SHALLOW, steps=3000) == pytest.approx(_rate(SHALLOW) / 10**0.32)
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "schedulefree_plus"])
+def test_one_rate_for_all_models_is_one_for_any_number_of_workers(optimizer):
+    space = MUON | {"optimizer": optimizer}
+    assert _rate(space | {"num_alone": 8}) == _rate(space) == OPTIMIZER_TRAITS[optimizer].usual
+
+
 def test_the_rate_of_a_deep_model_rises_to_what_is_usual():
     assert (_opened(DEEP).ramp_steps, _opened(SHALLOW).ramp_steps) == (90, 0)
 
