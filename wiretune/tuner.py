@@ -6,7 +6,6 @@ snapshot, when to restore it, and which values to step with.
 
 import math
 import time
-from array import array
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -24,7 +23,7 @@ from search.config import Budget, ControllerConfig, ScheduleConfig, StagedConfig
 from search.loop.orders import Order, Taken, Task
 from search.loop.pacing import FIRST_PUSH
 from search.schedule import Schedule
-from search.schedule_file import OWN, Entry
+from search.schedule_file import OWN
 from search.space import Axis, SearchSpace, Weights
 from search.types import Decision, Values
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -35,21 +34,16 @@ from trainers.own_loop.handle import rank
 from trainers.snapshot import Image
 from trainers.traffic.cost import step_traffic
 from trainers.training.model import looks_trained, matrices
+from wiretune.committed import TOLD, CommittedValues, num_steps_in, row_of, values_of
 from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import TIMED_PART, Leader
 
 #: Torch's optimizers whose learning rates the controller knows. Any other is treated like a workload's own.
 KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
-#: The values of a step that rank 0 sends to all ranks.
-TOLD = ("learning_rate", *StepValues._fields)
 #: The longest round, in steps, that is timed before a search.
 MOST_TIMED = 16
 #: A probe or commit may have this many losses in a row that are not finite; with one more, it has diverged.
 MOST_LOST = 3
-#: Rates on a straight line are stored as one ramp. The tolerance is this share of the line's first rate.
-NEAR = 1e-6
-
-
 #: Of `Tuner.state_dict`.
 FORMAT = "wiretune.tuner/1"
 
@@ -121,7 +115,7 @@ class Tuner:
         space = self._space(guess, budget, batch_size=batch_size, pretrained=pretrained)
         self._opening = space.opening
         self._kind, self._unit = space.optimizer, guess if space.optimizer == OWN and not multiplies else 1.0
-        self._committed = array("d")  # the values of each step that stays, in a row: a run may have millions of steps
+        self._committed = CommittedValues()
         if isinstance(config, StagedConfig):
             config = config.model_copy(update={"promote": False})  # nobody here holds the end of a probe
         self._leader = self._lead(config, space, budget, seed=seed)
@@ -206,8 +200,7 @@ class Tuner:
         self.handle.settle()
         if self.is_probing:
             self.handle.restore("stage")
-            last = [*self._committed[-len(TOLD) :]]
-            self._set(values_of(last) if last else self._opening)
+            self._set(self._committed.at(len(self._committed) - 1) if self._committed else self._opening)
         self._end()
 
     def schedule(self) -> Schedule:
@@ -221,8 +214,8 @@ class Tuner:
         if not self._committed:
             remedy = "the search ended before its first commit" if self.is_over else "ask again when the tuner is over"
             raise RuntimeError(f"no step is committed yet, so there is no schedule: {remedy}")
-        entries = entries_of(self._committed, unit=self._unit)
-        return Schedule(optimizer=self._kind, num_steps=self._num_committed, entries=entries)
+        entries = self._committed.entries(unit=self._unit)
+        return Schedule(optimizer=self._kind, num_steps=len(self._committed), entries=entries)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's part of the search, the handle's state included: tensors, and what JSON has.
@@ -243,7 +236,7 @@ class Tuner:
             "is_over": self.is_over,
             "loop": self._leader.loop.state_dict() if leads else None,
             "progress": asdict(self._progress),
-            "committed": torch.tensor(self._committed, dtype=torch.float64),
+            "committed": torch.tensor(self._committed.numbers, dtype=torch.float64),
             "bytes_sent": self.handle.node_links.between.ledger.total - self._sent,
             "stage": None if self.is_over else vars(self.handle.image("stage")),
             "signs": self._signs.state_dict(),
@@ -264,7 +257,7 @@ class Tuner:
         self.handle.load_state_dict(state["handle"])
         self._course.close()
         self._progress = Progress(**state["progress"])
-        self._committed = array("d", state["committed"].tolist())
+        self._committed = CommittedValues(state["committed"].tolist())
         if state["is_over"]:
             self._end()
             return
@@ -306,7 +299,8 @@ class Tuner:
         while (order := self._ordered()).task not in (Task.STOP, Task.GIVE_UP):
             self.is_probing = order.task == Task.PROBE
             if order.task == Task.ACCEPT:
-                self._commit(order.steps)
+                for values in order.steps:
+                    self._committed.append(values)
                 self._taken = None
                 continue
             self._rewind(order.task)
@@ -325,13 +319,13 @@ class Tuner:
         progress = self._progress
         if task == Task.SNAPSHOT:
             self.handle.snapshot("stage")
-            progress.num_kept, progress.kept_loss = self._num_committed, progress.last_loss
+            progress.num_kept, progress.kept_loss = len(self._committed), progress.last_loss
         elif task == Task.RESTORE:
             self.handle.restore("stage")
             self._signs.begin()
             progress.last_loss, progress.num_lost = progress.kept_loss, 0
-            progress.num_taken_back += self._num_committed - progress.num_kept
-            del self._committed[progress.num_kept * len(TOLD) :]
+            progress.num_taken_back += len(self._committed) - progress.num_kept
+            self._committed.cut(progress.num_kept)
 
     def _step(self, order: Order) -> Generator[None, float, None]:
         """Set the values of each step of `order` that is not taken yet, and note what it measures."""
@@ -343,18 +337,9 @@ class Tuner:
             progress.num_steps += 1
             progress.step_seconds.append(self._clock() - started)
             if order.task == Task.COMMIT:
-                self._commit([values])
+                self._committed.append(values)
         if progress.losses and not math.isfinite(progress.kept_loss):
             progress.kept_loss = progress.losses[0]  # of the first probe, before its first update
-
-    def _commit(self, steps: Sequence[Values]) -> None:
-        """Note the values of `steps` that stay."""
-        for values in steps:
-            self._committed.extend(number_of(values, name) for name in TOLD)
-
-    @property
-    def _num_committed(self) -> int:
-        return len(self._committed) // len(TOLD)
 
     def _end(self) -> None:
         self.is_over, self.is_probing = True, False
@@ -398,7 +383,7 @@ class Tuner:
         self.handle.settle()
         head = torch.tensor([order.task, len(order.steps)])
         self.handle.node_links.tell(head)
-        rows = [[number_of(values, name) for name in TOLD] for values in order.steps]
+        rows = [row_of(values) for values in order.steps]
         told = torch.tensor(rows or [[0.0] * len(TOLD)] * int(head[1]), dtype=torch.float64)
         if len(told):
             self.handle.node_links.tell(told)
@@ -485,7 +470,7 @@ def searched(config: ControllerConfig, budget: Budget, space: SearchSpace) -> di
 
 def moment_of(state: Mapping[str, Any]) -> Moment:
     """Return when a rank has saved `state`."""
-    progress, num_committed = state["progress"], len(state["committed"]) // len(TOLD)
+    progress, num_committed = state["progress"], num_steps_in(state["committed"])
     return Moment(0, progress["num_steps"], num_committed, len(progress["losses"]), state["is_over"])
 
 
@@ -519,51 +504,3 @@ def steps_to_time(space: SearchSpace) -> int:
     """Return how many steps to time before the search: whole rounds of local updates; 0: a round is too long."""
     period = space.period_of(space.opening)
     return period * math.ceil(FIRST_PUSH / period) if period <= MOST_TIMED else 0
-
-
-def entries_of(committed: "array[float]", *, unit: float) -> list[Entry]:
-    """Return the rows of `committed`, one per step, as entries of a schedule, with rates in multiples of `unit`.
-
-    Neighbouring steps become one entry while their rates lie on a line, within `NEAR`, and all else is the same.
-    """
-    entries, start, num_steps = list[Entry](), 0, len(committed) // len(TOLD)
-    for end in range(1, num_steps + 1):
-        if end < num_steps and _is_in_line(committed, start, end):
-            continue
-        first, last = (values_of(row_of(committed, step)) for step in (start, end - 1))
-        is_level = first.learning_rate == last.learning_rate
-        entries.append(
-            Entry(
-                step=start,
-                num_steps=end - start,
-                learning_rate=first.learning_rate / unit,
-                final_learning_rate=None if is_level else last.learning_rate / unit,
-                level=first.level,
-                values=first.further,
-            )
-        )
-        start = end
-    return entries
-
-
-def _is_in_line(committed: "array[float]", start: int, later: int) -> bool:
-    """Return whether the row of the step `later` lies on the line from `start` through the step after it."""
-    first, second, last = (row_of(committed, step) for step in (start, start + 1, later))
-    rate = first[0] + (later - start) * (second[0] - first[0])
-    return abs(last[0] - rate) <= NEAR * first[0] and last[1:].tobytes() == first[1:].tobytes()  # NaN is equal there
-
-
-def row_of(committed: "array[float]", step: int) -> "array[float]":
-    """Return the values of a committed step, in the order of `TOLD`."""
-    return committed[step * len(TOLD) : (step + 1) * len(TOLD)]
-
-
-def number_of(values: Values, name: str) -> float:
-    """Return a value as a number, NaN if it is not searched."""
-    value = getattr(values, name)
-    return math.nan if value is None else value
-
-
-def values_of(row: Sequence[float]) -> Values:
-    """Return the values of a step from the row that rank 0 sent to all ranks."""
-    return Values.model_validate({name: value for name, value in zip(TOLD, row, strict=True) if not math.isnan(value)})

@@ -4,7 +4,6 @@ import io
 import math
 import re
 import tracemalloc
-from array import array
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import chain
@@ -30,9 +29,10 @@ from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.own_loop.attach import attach
 from trainers.snapshot import LIVE
 from trainers.spec.workloads import OwnWorkload
+from wiretune.committed import CommittedValues
 from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import Leader
-from wiretune.tuner import entries_of, num_timed, space_of, steps_to_time
+from wiretune.tuner import num_timed, space_of, steps_to_time
 
 STEPS = 200
 PERIODS = {"kind": "diloco", "period": [4, 32]}
@@ -232,8 +232,8 @@ def saved(script: Script, tuner: wiretune.Tuner) -> dict[str, Any]:
 
 
 MOMENTS: dict[str, Callable[[wiretune.Tuner], bool]] = {
-    "within an order": lambda tuner: len(tuner._progress.losses) == 5 and len(tuner._committed) > 200,
-    "at an order's end": lambda tuner: not tuner._progress.losses and len(tuner._committed) > 200,
+    "within an order": lambda tuner: len(tuner._progress.losses) == 5 and len(tuner._committed) > 40,
+    "at an order's end": lambda tuner: not tuner._progress.losses and len(tuner._committed) > 40,
     "after a rollback": lambda tuner: tuner.num_taken_back > 0,
 }
 
@@ -360,7 +360,7 @@ def test_a_ramp_is_one_entry_and_other_values_are_another():
     rates = [0.1, 0.1, 0.1, 0.08, 0.06, 0.04, 0.02]
     rows = [[rate, 0.5 if step < 5 else 0.1, *[math.nan] * 3] for step, rate in enumerate(rates)]
 
-    entries = entries_of(array("d", chain.from_iterable(rows)), unit=2.0)
+    entries = CommittedValues(chain.from_iterable(rows)).entries(unit=2.0)
 
     assert [(each.step, each.num_steps, each.level) for each in entries] == [(0, 3, 0.5), (3, 2, 0.5), (5, 2, 0.1)]
     assert [entry.learning_rate_at(step) for entry in entries for step in range(entry.step, entry.step + 2)] == [
@@ -372,8 +372,8 @@ def test_the_schedule_of_a_long_run_takes_little_memory():
     script = Script(controller={"kind": "fixed"}, steps=10**6)
     tuner, num_steps = script.tuner, 200_000
     assert isinstance(tuner, wiretune.Tuner)
-    for step in range(num_steps):
-        tuner._committed.extend([0.1 if step < 1000 else 0.1 * (1 - step / num_steps), 0.01, 8.0, math.nan, math.nan])
+    rates = (0.1 if step < 1000 else 0.1 * (1 - step / num_steps) for step in range(num_steps))
+    tuner._committed = CommittedValues(chain.from_iterable([rate, 0.01, 8.0, math.nan, math.nan] for rate in rates))
 
     tracemalloc.start()
     schedule = tuner.schedule()
