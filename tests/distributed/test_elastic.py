@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -27,7 +28,16 @@ from trainers.segment import Segment, SegmentResult
 from trainers.spec.workloads import DigitsMlp
 from trainers.training import elastic
 from trainers.training.call_results import Built, Outcome, Unfit, WorkerLost
-from trainers.training.elastic import AS_FAST, KNOWN, LEAST_GRACE, LEAST_PACE, ElasticGroup, deadline_s
+from trainers.training.elastic import (
+    AS_FAST,
+    HUNG,
+    KNOWN,
+    LEAST_GRACE,
+    LEAST_PACE,
+    MAX_LOSSES,
+    ElasticGroup,
+    deadline_s,
+)
 from trainers.training.group import Group, Recovery, WorkerGroup
 from trainers.training.process_group import ProcessGroup
 from trainers.workload import WorkloadError
@@ -393,6 +403,100 @@ def test_a_hung_worker_keeps_as_many_as_are_enough_no_longer_than_an_exchange_ma
 
     assert _absent(group) == [1]
     assert [0 < each <= CONFIG.collective_timeout_s for each in workers.waited] == [True]
+
+
+def test_a_hung_worker_keeps_too_few_as_long_as_the_slowest_one_would_that_trains():
+    workers, started = Hanging(), time.monotonic()
+    group = ElasticGroup(workers, least=2)
+
+    group.run(SEGMENTS[0].model_copy(update={"num_steps": 1}))
+
+    assert _absent(group) == [1] and group.recovery.repairs == 1
+    longest_s = CONFIG.collective_timeout_s + HUNG * (time.monotonic() - started)
+    assert [0 < each <= longest_s for each in workers.waited] == [True]
+
+
+class Failing(Answering):
+    """Worker 1's successors die as they are built, `failures` of them in a row; then one is built."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures, self.num_started, self._left = failures, 0, failures
+
+    def start(self, rank: int) -> None:
+        self.num_started += 1
+        assert self.num_started < 100
+
+    def lose_again(self) -> None:
+        self._is_lost, self._left = False, self.failures
+
+    def _outcome(self, rank: int, method: str) -> Outcome:
+        if method != "build" or not self._left:
+            return super()._outcome(rank, method)
+        self._left -= 1
+        return Outcome("death", "out of memory")
+
+
+def test_a_worker_that_keeps_failing_to_come_back_is_not_waited_for_without_end():
+    workers = Failing(1000)
+
+    with pytest.raises(WorkerLost, match=r"worker 1 is lost: not back after 6 attempts .*out of memory"):
+        ElasticGroup(workers, least=2).call("evaluate")
+
+    assert workers.num_started == MAX_LOSSES + 1
+
+
+def test_others_train_on_while_a_worker_fails_to_come_back_and_start_it_less_often(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(elastic, "PAUSES_S", (0.0, 0.0, 3600.0))
+    workers = Failing(1000)
+    group = ElasticGroup(workers, least=1)
+
+    for _ in range(10):
+        group.call("evaluate")
+
+    assert _absent(group) == [1] and workers.num_started == 2
+    with pytest.raises(WorkerLost):
+        group.call("save")
+    assert workers.num_started == MAX_LOSSES + 1
+
+
+def test_only_failures_in_a_row_count():
+    workers = Failing(MAX_LOSSES)
+    group = ElasticGroup(workers, least=2)
+
+    for _ in range(3):
+        workers.lose_again()
+        group.call("evaluate")
+
+    assert _absent(group) == [] and workers.num_started == 3 * (MAX_LOSSES + 1)
+
+
+class HandingOver(Answering):
+    """A handover lasts an hour. Worker 1 may hang then; `waited` are the seconds that it was given after the other."""
+
+    def __init__(self, *, hangs: bool) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+        self._hangs = hangs
+
+    def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+        if "take_state" not in {self._asked[rank] for rank in ranks}:
+            return super().hear(ranks, timeout_s)
+        if 0 not in ranks:
+            self.waited.append(timeout_s)
+            return {}
+        return super().hear([0] if self._hangs else ranks, timeout_s) if timeout_s >= 3600 else {}
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_handover_may_take_longer_than_a_reply_but_a_rank_whose_peer_has_ended_it_may_not(hangs: bool):
+    workers = HandingOver(hangs=hangs)
+    group = ElasticGroup(workers, least=1)
+
+    group.call("evaluate")
+
+    assert (_absent(group), group.recovery.repairs) == (([1], 2) if hangs else ([], 1))
+    assert workers.waited == [CONFIG.reply_timeout_s] * hangs
 
 
 def test_all_workers_lost_at_once_are_the_callers():

@@ -23,8 +23,8 @@ from trainers.traffic.sizes import WORD_BYTES
 BytesByPurpose = Mapping[Purpose, int]
 #: Of a step's collectives, kept for who asks for them: those of eight buckets are fewer.
 MOST_TIMINGS = 64
-#: A gather sends no larger message. On a slow link a whole vector takes longer than the group's timeout, under which
-#: rank 0 waits for each message; and NCCL wants each on a GPU, whose memory is the training's.
+#: A gather and the handover of a state send no larger message. On a slow link a whole vector takes longer than the
+#: group's timeout, which holds for each message; and NCCL wants each on a GPU, whose memory is the training's.
 PIECE_BYTES = 1 << 20
 
 
@@ -58,9 +58,9 @@ def place_of(device_type: str, config: str) -> Literal["cpu", "cuda"]:
     return "cuda" if is_reached else "cpu"
 
 
-def _pieces(vector: Tensor) -> Sequence[Tensor]:
-    """Return views of `vector` of at most `PIECE_BYTES` each, in order; none of an empty one."""
-    return torch.split(vector, PIECE_BYTES // vector.element_size()) if len(vector) else ()
+def pieces(tensor: Tensor) -> Sequence[Tensor]:
+    """Return flat views of a contiguous `tensor` of at most `PIECE_BYTES` each, in order; none of an empty one."""
+    return torch.split(tensor.view(-1), PIECE_BYTES // tensor.element_size()) if tensor.numel() else ()
 
 
 class Connection:
@@ -145,7 +145,7 @@ class Connection:
     def gather(self, vector: Tensor, purpose: Purpose = "control") -> list[Tensor]:
         """Return the ranks' vectors, of any lengths, on rank 0, which receives them in turns; [] on the others."""
         if self.rank > 0:
-            for message in [torch.tensor([len(vector)]), *_pieces(vector)]:
+            for message in [torch.tensor([len(vector)]), *pieces(vector)]:
                 self.send(message, 0, {purpose: message.nbytes})
             return []
         sources = range(1, self.num_workers)
@@ -156,7 +156,7 @@ class Connection:
 
     def _receive_in_turns(self, vectors: Sequence[Tensor]) -> None:
         """Fill `vectors`, those of the ranks from 1 on, by a piece of each in turn. Whose are all here drops out."""
-        for turn in zip_longest(*map(_pieces, vectors)):
+        for turn in zip_longest(*map(pieces, vectors)):
             started, received = time.monotonic(), 0
             for source, piece in enumerate(turn, start=1):
                 if piece is not None:

@@ -10,7 +10,7 @@ import logging
 import math
 import statistics
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,13 +19,18 @@ from trainers import overload
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.overload import explained
 from trainers.segment import Segment, SegmentResult
-from trainers.training.call_results import Outcome, WorkerLost, in_place_of_others, judge
+from trainers.training.call_results import Outcome, WorkerLost, in_place_of_others, judge, patience_s
 from trainers.training.group import Group, Recovery, WorkerGroup
 from trainers.training.replica import BEFORE_AVERAGE
 from trainers.training.segment_results import in_a_row, merge, with_average
 
-#: Failed calls in a row before the group raises WorkerLost.
+#: Failed calls in a row before the group raises WorkerLost, and a worker's failed returns in a row.
 MAX_LOSSES = 5
+#: Seconds before a lost worker is replaced while the others train on, by its failed returns in a row.
+PAUSES_S = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+#: The longest wait for a state that is handed over. A rank whose peer fails or hangs notices it much earlier, at the
+#: next piece of the state.
+HANDOVER_S = 86_400.0
 #: The number of arrivals to remember, and the number needed before any rank counts as late.
 REMEMBERED, KNOWN = 64, 8
 #: The shortest grace after the median rank's arrival: a share of the round's time, and seconds.
@@ -34,6 +39,8 @@ LEAST_GRACE, LEAST_GRACE_S = 0.5, 2.0
 GRACE_MADS = 10
 #: A rank counts as fast as the fastest from this share of its speed on; and the least pace.
 AS_FAST, LEAST_PACE = 0.8, 0.05
+#: While too few have arrived, a rank hangs that is so many times slower than the last arrival: no rank's pace is less.
+HUNG = 1 / LEAST_PACE
 #: Weight of the last round in a rank's speed.
 SPEED_WEIGHT = 0.5
 #: Calls that need all ranks: the group waits for those that are away.
@@ -96,6 +103,8 @@ class ElasticGroup(Group):
         self._round: dict[int, Trained] = {}  # by rank, of those that have trained in this round
         self._rounds: dict[str, dict[int, Trained]] = {}  # by slot: `_round` at the snapshot
         self._num_losses = 0
+        self._failures = defaultdict[int, list[str]](list)  # by rank: why its returns have failed, those in a row
+        self._due: dict[int, float] = {}  # by rank whose replacement has not been started: when it is to be
 
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         while True:
@@ -167,13 +176,17 @@ class ElasticGroup(Group):
                 if math.isinf(due_s):  # no rank counts as late yet, but one that hangs must not stop the others
                     due_s = min(left, default=0.0) + time.monotonic() - started + self.config.collective_timeout_s
                 end_s = min(limit_s, due_s - min(left, default=0.0))
+            elif answered:
+                end_s = min(limit_s, HUNG * (time.monotonic() - started) + self.config.collective_timeout_s)
         if not results:
             raise WorkerLost(self._present, "none of them has finished a round")
         for rank, arrival in arrivals.items():
             self._round[rank] = Trained(before[rank].steps + pace[rank] * len(results[rank].losses), arrival)
         if any(each.meets for each in results.values()):
             self._end_round()
-        self._leave_behind(missing if end_s < limit_s else (), dead=[*dead, *(missing if end_s == limit_s else ())])
+        if is_hung := bool(missing) and (end_s == limit_s or len(results) < self._least):
+            log.warning("workers %s hang: they have not arrived within %.0f s", missing, end_s)
+        self._leave_behind(() if is_hung else missing, dead=[*dead, *(missing if is_hung else ())])
         return results
 
     def _done(self, results: Mapping[int, SegmentResult]) -> float:
@@ -198,14 +211,21 @@ class ElasticGroup(Group):
             self._away[rank] = "run_until_average"
         for rank in dead:
             log.warning("worker %d is lost: the others go on, and it is replaced", rank)
-            self._group.kill(rank)
-            self._group.start(rank)
-            self._group.ask(rank, "build", ())
+            self._due[rank] = time.monotonic() + PAUSES_S[min(len(self._failures[rank]), len(PAUSES_S) - 1)]
             self._away[rank] = "build"
             self._connected = []  # nobody is connected with the new process yet
+        self._replace_due()
         self._present = [rank for rank in self._present if rank not in {*late, *dead}]
         self._round = {rank: trained for rank, trained in self._round.items() if rank in self._present}
         self.recovery = replace(self.recovery, repairs=self.recovery.repairs + len(dead))
+
+    def _replace_due(self, *, at_once: bool = False) -> None:
+        """Start a new worker in place of each lost one whose pause is over, or of all `at_once`."""
+        for rank in [rank for rank, due in self._due.items() if at_once or due <= time.monotonic()]:
+            del self._due[rank]
+            self._group.kill(rank)
+            self._group.start(rank)
+            self._group.ask(rank, "build", ())
 
     def _lose(self, lost: WorkerLost) -> None:
         """Continue without the ranks that a failed call lost. Raises `lost` if none is left, or calls keep failing."""
@@ -265,27 +285,30 @@ class ElasticGroup(Group):
     def _wait_for(self, num_ranks: int) -> None:
         """Wait until `num_ranks` ranks are present. Between two rounds, also take back every rank that is ready.
 
-        Raises WorkerLost if too few come back in time.
+        Raises WorkerLost if too few come back in time, or those needed keep failing.
         """
         started = time.monotonic()
         while self._away:
             is_waiting = len(self._present) < num_ranks
             if self._round and not is_waiting:
                 break  # a rank that joins within a round would count steps that others have taken
+            self._replace_due(at_once=is_waiting)
             if is_waiting:
                 with in_place_of_others():
                     self._group.await_places([rank for rank, call in self._away.items() if call == "build"])
             late = [rank for rank, call in self._away.items() if call != "build"]
-            patience_s = self.config.collective_timeout_s if late else self.config.start_timeout_s
-            heard = self._group.hear([*self._away], patience_s if is_waiting else 0.0)
+            wait_s = self.config.collective_timeout_s if late else self.config.start_timeout_s
+            called = [rank for rank in self._away if rank not in self._due]
+            heard = self._group.hear(called, wait_s if is_waiting else 0.0)
             if heard:
                 self._take_back(heard)
+                self._require_hope_of(num_ranks)
             elif not is_waiting:
                 break
             elif late:
                 self._leave_behind((), dead=late)  # they hang
             else:
-                raise WorkerLost([*self._away], explained(f"not back within {patience_s:g} s", overload.here()))
+                raise WorkerLost([*self._away], explained(f"not back within {wait_s:g} s", overload.here()))
         waited_s = time.monotonic() - started
         self.recovery = replace(self.recovery, seconds=self.recovery.seconds + waited_s)
 
@@ -299,7 +322,7 @@ class ElasticGroup(Group):
                 answers = judge(built)
                 self._group.await_places([*built])  # at once: they have started, but their machines may be unfit
                 self._group.agree(answers)
-        donor, dead = self._present[0], [rank for rank in heard if rank not in ready]
+        donor, dead = self._present[0], {rank: heard[rank].content for rank in heard if rank not in ready}
         for rank in heard:
             del self._away[rank]
         self._present = sorted([*self._present, *ready])
@@ -307,16 +330,31 @@ class ElasticGroup(Group):
             for rank in ready:
                 self._pass_on(donor, rank)
         except WorkerLost as lost:
-            dead += [*ready, *(rank for rank in lost.ranks if rank not in ready)]
+            dead |= dict.fromkeys([*ready, *lost.ranks], lost.why)
             if set(self._present) <= {*dead}:  # and nobody has the state any more
                 raise
             self._connected = []
+        for rank in heard:
+            self._failures[rank] = [*self._failures[rank], dead[rank]] if rank in dead else []
         self._leave_behind((), dead=dead)
+
+    def _require_hope_of(self, num_ranks: int) -> None:
+        """Raise WorkerLost if `num_ranks` ranks cannot be present without one that keeps failing to come back."""
+        failing = [rank for rank in self._away if len(self._failures[rank]) > MAX_LOSSES]
+        if self.num_workers - len(failing) < num_ranks:
+            why = self._failures[failing[0]]
+            raise WorkerLost(failing, f"not back after {len(why)} attempts in a row, at last because {why[-1]}")
 
     def _pass_on(self, donor: int, rank: int) -> None:
         """Send the state of `donor` to `rank` while the others wait. Raises WorkerLost."""
         self._connect()
         self._group.ask(donor, "give_state", (self._present.index(rank),))
         self._group.ask(rank, "take_state", (self._present.index(donor),))
-        self._group.answers([donor, rank], "give_state")
+        outcomes = self._group.hear([donor, rank], HANDOVER_S)
+        patience = patience_s(outcomes.values(), collective_timeout_s=self.config.collective_timeout_s)
+        rest_s = self.config.reply_timeout_s if patience is None else patience
+        for other in {donor, rank} - outcomes.keys():
+            silence = Outcome("silence", f"it has not ended the handover of the state {rest_s:g} s after its peer")
+            outcomes |= self._group.hear([other], rest_s) or {other: silence}
+        judge(outcomes, overload.here())
         log.info("worker %d is back", rank)

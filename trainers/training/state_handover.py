@@ -1,4 +1,7 @@
-"""Send one rank's state to another rank that joins the group."""
+"""Send one rank's state to another rank that joins the group.
+
+It goes in pieces. As long as each of them arrives within the group's timeout, the whole may take any time.
+"""
 
 import json
 from typing import Any
@@ -6,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exchange.connection import Connection
+from trainers.exchange.connection import Connection, pieces
 from trainers.snapshot import Image, State
 
 #: The parts that are not sent: each rank keeps its own residuals and random state.
@@ -22,18 +25,26 @@ def give(state: State, connection: Connection, to: int, *, without: str) -> None
     tensors = [torch.tensor([len(header)]), header.byte()]
     tensors += [tensor for image in images.values() for tensor in image.tensors.values()]
     for tensor in tensors:
-        connection.send(tensor.contiguous(), to, {"state": tensor.nbytes})
+        for piece in pieces(tensor.contiguous()):
+            connection.send(piece, to, {"state": piece.nbytes})
 
 
 def take(state: State, connection: Connection, source: int) -> None:
     """Receive the state that rank `source` sends, and take it over. Raises PeerLost."""
-    (length,) = connection.receive(torch.tensor([0]), source).tolist()
-    header = json.loads(bytes(connection.receive(torch.empty(length, dtype=torch.uint8), source).tolist()))
+    (length,) = _received(torch.tensor([0]), connection, source).tolist()
+    header = json.loads(bytes(_received(torch.empty(length, dtype=torch.uint8), connection, source).tolist()))
     images = {}
     for slot, described in header.items():
-        tensors = {name: connection.receive(_like(*each), source) for name, each in described["tensors"].items()}
+        tensors = {name: _received(_like(*each), connection, source) for name, each in described["tensors"].items()}
         images[slot] = Image(tensors, described["scalars"])
     state.adopt(images)
+
+
+def _received(room: Tensor, connection: Connection, source: int) -> Tensor:
+    """Fill `room` with the tensor of its shape that rank `source` sends, and return it."""
+    for piece in pieces(room):
+        piece.copy_(connection.receive(piece, source))
+    return room
 
 
 def _without_own(image: Image) -> Image:
