@@ -50,9 +50,10 @@ class Rounded:
             largest = torch.stack([part.abs().max() for part in _parts(sums, tensors)]).tolist()
             if all(map(math.isfinite, largest)):
                 break
-        for name in names:
-            of_group = (each for each, group in zip(largest, names, strict=True) if group == name)
-            self._next[name] = _scale_for(max(of_group))
+        of_group: dict[str, float] = {}
+        for name, each in zip(names, largest, strict=True):
+            of_group[name] = max(each, of_group.get(name, 0.0))
+        self._next |= {name: _scale_for(each) for name, each in of_group.items()}
         return sums
 
     def _attempts(self, tensors: Sequence[Tensor], scales: Sequence[float | None]) -> Iterator[Tensor]:

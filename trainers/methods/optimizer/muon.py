@@ -84,8 +84,10 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def _step_matrix(self, parameter: Tensor, gradient: Tensor, group: Group) -> None:
         rate, momentum = group["lr"], group["momentum"]
-        velocity = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(gradient))
-        velocity.lerp_(gradient, 1 - momentum)
+        state = self.state[parameter]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        velocity = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
         update = orthogonal(gradient.lerp(velocity, momentum))
         parameter.mul_(1 - rate * group["weight_decay"])
         parameter.add_(update.view(parameter.shape), alpha=-rate * 0.2 * math.sqrt(max(gradient.shape)))

@@ -105,11 +105,10 @@ class PowerSgdExchange:
     def _keep(self, matrices: list[Factorised]) -> None:
         """Take over what the step left of the gradient."""
         self._residual, self._next = self._next, self._residual
-        factorised = {each.layer.start for each in matrices}
-        for bucket in self._buffer.buckets:
-            for layer in bucket.layers:
-                if layer.start not in factorised:
-                    self._residual[layer.start : layer.stop].zero_()
+        sent_densely = self._factors.keys() - {each.layer.start for each in matrices}
+        for layer in self._buffer.layers:
+            if layer.start in sent_densely:
+                self._residual[layer.start : layer.stop].zero_()
 
     def _commit(self, matrices: list[Factorised]) -> None:
         for each in matrices:
