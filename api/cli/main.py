@@ -19,9 +19,9 @@ from api.cli import (
     check_command,
     clean_command,
     compare_command,
-    completion,
     database_commands,
     doctor,
+    export_command,
     exports,
     init_command,
     job_commands,
@@ -30,12 +30,12 @@ from api.cli import (
     prediction_commands,
     queue_commands,
     report,
+    stop_command,
     verb_commands,
 )
 from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.cli.job_commands import print_result, require_success
 from api.cli.job_file import read_job
-from api.cli.local import stop_server
 from api.cli.panels import Panels
 from api.cli.runs import Interrupted, Run
 from api.cli.terminal import (
@@ -44,8 +44,6 @@ from api.cli.terminal import (
     STANDARD,
     AsJson,
     JobFile,
-    Key,
-    Url,
     console,
     fail,
     print_advice,
@@ -216,7 +214,9 @@ def demo(
 
 app.add_typer(clean_command.app)
 app.add_typer(job_commands.app)
+app.add_typer(export_command.app)
 app.add_typer(verb_commands.app)
+app.add_typer(stop_command.app)
 app.add_typer(method_commands.app)
 app.add_typer(compare_command.app)
 app.add_typer(plot.app)
@@ -227,49 +227,6 @@ app.add_typer(doctor.app)
 app.add_typer(access_commands.app)
 app.add_typer(queue_commands.app)
 app.add_typer(database_commands.app)
-
-
-@app.command()
-def stop(
-    context: typer.Context,
-    job: Annotated[
-        str | None,
-        typer.Argument(metavar="JOB", help="as in `show`; default: the service", autocompletion=completion.jobs),
-    ] = None,
-    arm: Annotated[str | None, typer.Option(help="stop this arm, or sample, of JOB alone; the others go on")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="with --arm: the seed; default: every one")] = None,
-    if_version: verb_commands.IfVersion = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
-    """Finish JOB early and keep its result. Without one: stop the service of this machine, its Ray and all workers."""
-    if seed is not None and arm is None:
-        fail("--seed is of an arm: add --arm, or leave it out")
-    if job is not None and arm is not None:
-        verb_commands.stop_trials(job, arm, seed, if_version=if_version, url=url, key=key, as_json=as_json)
-        return
-    if job is not None:
-        verb_commands.ask([job], Client.stop, if_version=if_version, url=url, key=key, as_json=as_json)
-        return
-    if arm is not None:
-        fail("--arm is of a job: name the job, or leave it out to stop the service of this machine")
-    if if_version is not None:
-        fail("--if-version is of a job; the service has no version to compare with: leave it out, or name the job")
-    sources = {name: context.get_parameter_source(name) for name in ("url", "key")}
-    if any(source is not None and source.name == "COMMANDLINE" for source in sources.values()):
-        fail(
-            "`--url` and `--key` are for a job; without one, `stop` ends the service of this machine: leave them out, "
-            "or name the job"
-        )
-    if url is not None:
-        warn(f"`stop` without a job ends the service of this machine, whatever WIRETUNE_URL says, not that at {url}")
-    with told_plainly():
-        message = stop_server(read_settings())
-    if as_json:
-        print_json({"stopped": message})
-    else:
-        typer.echo(message)
 
 
 def _run_here(

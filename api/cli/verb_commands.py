@@ -30,7 +30,6 @@ from api.cli.terminal import (
     warn,
 )
 from api.client import Client
-from api.display import trial_name
 from api.documents import parse_yaml
 from api.failures import ApiError
 from api.waiting import all_of, in_pages
@@ -39,7 +38,6 @@ from search.types import Band, Setting
 from service.errors import InvalidJob
 from service.wire.jobs import JobView
 from service.wire.steering import SteerableView, SteeringView, SteerView
-from service.wire.trials import TrialView
 
 app = typer.Typer()
 
@@ -78,38 +76,6 @@ def ask(
                     say(console(), line)
 
         for_each(found, act, as_json=as_json)
-
-
-def stop_trials(
-    job: str, arm: str, seed: int | None, *, if_version: int | None, url: str | None, key: str | None, as_json: bool
-) -> None:
-    """Stop an arm's trials, or a sample, of a job whose other trials go on. Those that have ended stay as they are."""
-    views: list[JobView] = []
-    with open_client(url, key) as client:
-        found = client.find(job)
-        trials = {trial.trial_id: trial for trial in _going_on(client, found, arm, seed)}
-        if if_version is not None and len(trials) > 1:
-            fail(f"--if-version is of one trial, and {len(trials)} of arm `{arm}` go on: leave it out, or add --seed")
-
-        def act(trial_id: str) -> None:
-            views.append(client.stop_trial(found, trial_id, version=if_version))
-            if not as_json:
-                say(console(), f"{trial_name(trials[trial_id], views[-1].spec)} of {found} stops")
-
-        try:
-            for_each(list(trials), act, as_json=as_json, of_job=found)
-        finally:  # some may have stopped, whatever was refused
-            if as_json and views:
-                print_json(views[-1])
-
-
-def _going_on(client: Client, job_id: str, arm: str, seed: int | None) -> list[TrialView]:
-    """Return the arm's trials that go on, else its first: the service says why it refuses that. Exits if none is."""
-    named = [trial for trial in client.trials(job_id) if trial.arm == arm and seed in (None, trial.seed)]
-    if not named:
-        which = f"arm `{arm}`" if seed is None else f"arm `{arm}` and seed {seed}"
-        fail(f"job {job_id} has no trial of {which}; `wiretune show` lists its arms, samples and seeds")
-    return [trial for trial in named if trial.outcome is None and trial.stopped_by is None] or named[:1]
 
 
 def find_all(client: Client, jobs: list[str], *, if_version: int | None) -> list[str]:

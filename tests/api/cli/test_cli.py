@@ -20,7 +20,7 @@ from rich.console import Console
 from typer import Abort, Exit
 from typer.testing import CliRunner
 
-from api.cli import main, runs
+from api.cli import main, runs, stop_command
 from api.cli.local import LocalServerError, Server, StartedElsewhere
 from api.cli.runs import Interrupted, Run
 from api.cli.terminal import STANDARD, require_agreement, require_writable, say
@@ -460,7 +460,7 @@ def test_a_run_says_that_it_is_not_where_the_url_points(job_file: Path, monkeypa
 def test_another_service_cannot_be_stopped_and_this_one_is_left_alone(
     typed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "stop_server", lambda settings: pytest.fail("it was stopped"))
+    monkeypatch.setattr(stop_command, "stop_server", lambda settings: pytest.fail("it was stopped"))
 
     result = run_cli.invoke(main.app, ["stop", *typed])
 
@@ -469,7 +469,7 @@ def test_another_service_cannot_be_stopped_and_this_one_is_left_alone(
 
 def test_a_stop_says_that_it_is_not_where_the_url_points(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIRETUNE_URL", "http://elsewhere:8470")
-    monkeypatch.setattr(main, "stop_server", lambda settings: "stopped it")
+    monkeypatch.setattr(stop_command, "stop_server", lambda settings: "stopped it")
 
     result = run_cli.invoke(main.app, ["stop"])
 
