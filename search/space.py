@@ -213,6 +213,7 @@ class SearchSpace(Value):
     step: StepCost | None = None  # the cost of a step as measured before the first one; None: not measured
     evaluation_s: float = Field(0.0, ge=0)  # that evaluations add to a step of the committed line; 0: not measured
     num_alone: int = Field(1, ge=1)  # coarse probes at a time, each by one worker alone; 1: all workers train each
+    num_lanes: int = Field(1, ge=1)  # groups of workers that probe side by side
     alone_s: float | None = Field(None, ge=0)  # seconds of a step of one worker alone, at most; None: not known
     batch_size: int | None = Field(None, ge=1)  # samples in a step of a coarse probe; None: not known
     weights: Weights | None = None  # None: not known

@@ -173,12 +173,16 @@ def is_too_slow(setup: SearchSetup, stage: Stage, reading: Reading) -> bool:
 def coarse_cost(setup: SearchSetup, stage: Stage, num_probes: int) -> Amounts:
     """Return what `num_probes` coarse probes cost. Those of one round cost as much as one.
 
-    The first finished probe shows the cost of a step, and before it the warm-up.
+    Several groups of workers spend steps and bytes of their own, but the same seconds. The first finished probe shows
+    the cost of a step, and before it the warm-up.
     """
     first = _first_timed(stage)
     cost = steps_cost(setup, setup.coarse_step_cost if first is None else spending.step_cost(setup.budget, first))
-    num_rounds = math.ceil(num_probes / setup.space.num_alone)
-    return spending.scale(cost, setup.coarse_steps * num_rounds)
+    at_once = dict.fromkeys(cost, setup.space.num_alone)
+    if "seconds" in cost:
+        at_once["seconds"] *= setup.space.num_lanes
+    num_steps = {unit: setup.coarse_steps * math.ceil(num_probes / at_once[unit]) for unit in cost}
+    return {unit: num_steps[unit] * each for unit, each in cost.items()}
 
 
 def _first_timed(stage: Stage) -> Reading | None:

@@ -51,6 +51,7 @@ def opening_space(
         **_landscape(spec, groups[0]),
         "warms_up": any(each.warmup_steps for each in contenders(spec.replica.optimizer)),
         "num_alone": num_alone,
+        "num_lanes": len(groups),
         "alone_s": min((each for each in map(alone_seconds, warm_ups) if each is not None), default=None),
         "batch_size": samples and samples * (groups[0].num_workers if num_alone == 1 else 1),
     }

@@ -79,6 +79,13 @@ def test_the_search_knows_the_samples_of_a_probes_step(partition: Any, samples: 
     assert opening_space(spec, [group])[0].batch_size == samples  # a worker that probes alone has its own alone
 
 
+def test_the_search_knows_how_many_lanes_probe_side_by_side(group: Any, arithmetic_group: Any) -> None:
+    spec = digits_trial(controller={"kind": "bo"})
+
+    assert opening_space(spec, [group])[0].num_lanes == 1
+    assert opening_space(spec, [group, arithmetic_group()])[0].num_lanes == 2
+
+
 @pytest.mark.parametrize(("compute", "alone_s"), [(0.0006, 0.0002), (0.3, 0.001), (None, 0.001)])
 def test_a_step_of_a_worker_alone_takes_the_warm_ups_compute_at_most(
     compute: float | None, alone_s: float, group: Any

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from search.bayesian.controller import Controller
+from search.bayesian.probe_costs import coarse_cost
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.budget.link import StepCost
 from search.config import FINALISTS, BoConfig, Budget
 from search.space import Axis, SearchSpace
@@ -99,6 +102,21 @@ def test_five_decades_cost_the_rounds_that_workers_need_for_them(num_workers: in
 def test_with_more_workers_a_search_opens_in_a_shorter_run(num_workers: int, least: int) -> None:
     assert len(_searched(Budget(steps=least), num_workers)[0].rounds) > 0
     assert len(_searched(Budget(steps=least - 1), num_workers)[0].rounds) == 0
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "num_lanes", "rounds"), [(1, 1, 5), (2, 1, 3), (2, 2, 2), (1, 3, 2), (5, 2, 1), (1, 8, 1)]
+)
+def test_lanes_save_seconds_and_neither_steps_nor_bytes(num_workers: int, num_lanes: int, rounds: int) -> None:
+    space = {"optimizer": "sgd", "guess": Values(learning_rate=0.1), "num_alone": num_workers, "step": STEP}
+    space |= {"num_lanes": num_lanes, "alone_s": STEP.seconds}
+    setup = SearchSetup(SearchSpace(**space), BoConfig(), Budget(steps=1000, bytes=10**9, seconds=10**5), seed=0)
+
+    cost = coarse_cost(setup, Stage(index=0, incumbent=setup.opening, has_incumbent=False), 5)
+
+    assert cost["seconds"] == 7 * rounds * STEP.seconds
+    assert cost["steps"] == 7 * math.ceil(5 / num_workers)
+    assert cost["bytes"] == (7 * 5 * STEP.bytes if num_workers == 1 else 0)
 
 
 @pytest.mark.parametrize("steps", [300, 1000])
