@@ -338,12 +338,12 @@ class AutoLrs(Strategy):
         if not now.spent.steps or len(now.tried) > 1:
             return True
         left, num_probes = spending.remaining(self._budget, now.spent), self._config.num_probes - len(now.tried)
-        cost = self._step_cost()
+        cost = self._mean_step_cost()
         least = MIN_LOSSES if self._config.first_stage is None else planned["steps"]
         probe = {unit: max(planned.get(unit, 0.0), least * cost[unit]) for unit in left}
         return all(num_probes * probe[unit] < left[unit] for unit in left)
 
-    def _step_cost(self) -> Amounts:
+    def _mean_step_cost(self) -> Amounts:
         """Return what steps have cost so far, on average; nothing before the first one."""
         spent = self._round.spent
         return spending.scale(spending.amounts(self._budget, spent), 1 / spent.steps) if spent.steps else {}
@@ -361,7 +361,7 @@ class AutoLrs(Strategy):
         now = self._round
         values, reason, forecast = self._choose()
         # A stage takes at least one step: else it would be opened again for ever.
-        step, planned = self._step_cost(), self._stage_amounts()
+        step, planned = self._mean_step_cost(), self._stage_amounts()
         ends = {unit: getattr(now.spent, unit) + max(step.get(unit, 0.0), amount) for unit, amount in planned.items()}
         whole = {
             unit: max(getattr(now.spent, unit) + math.ceil(step.get(unit, 1)), round(ends[unit]))

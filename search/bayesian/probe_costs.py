@@ -38,11 +38,11 @@ class StepCosts:
     def __init__(self, setup: SearchSetup) -> None:
         self._known: dict[tuple[float | str | None, ...], tuple[Values, Amounts]] = {}
         if setup.space.num_alone > 1 and setup.space.step is not None:
-            self._known[costly(setup.opening)] = setup.opening, setup.step_cost
+            self._known[costly(setup.opening)] = setup.opening, setup.planned_step_cost
 
     def record(self, setup: SearchSetup, values: Values, reading: Reading) -> None:
         if reading.num_steps:
-            cost = spending.step_cost(setup.budget, reading)
+            cost = spending.measured_step_cost(setup.budget, reading)
             self._known[costly(values)] = values, cost
 
     def of(self, values: Values) -> Amounts | None:
@@ -143,13 +143,13 @@ def steps_to_see_average(setup: SearchSetup, stage: Stage, costs: StepCosts, val
     lengths = [max(shortest, count * period + 1) for count in counts if period > 1]
     left = room(setup, stage.search_before, stage.opened)
     left = spending.subtract(left, spending.amounts(setup.budget, stage.search_coarse))
-    cost = steps_cost(setup, costs.likely(values))
+    cost = step_amounts(setup, costs.likely(values))
     wanted = setup.config.probes if stage.has_incumbent else most_finalists(setup)
     number = min(wanted, math.floor(spending.num_steps(left, cost) / shortest)) if any(cost.values()) else wanted
     return next((each for each in lengths if spending.fits(spending.scale(cost, number * each), left)), shortest)
 
 
-def steps_cost(setup: SearchSetup, step_cost: Amounts | None) -> Amounts:
+def step_amounts(setup: SearchSetup, step_cost: Amounts | None) -> Amounts:
     """Return the cost of a step, 0 in units where it is not known: before the first step, only steps are."""
     known = {**dict.fromkeys(spending.caps(setup.budget), 0.0), **(step_cost or {})}
     return known | ({"steps": 1.0} if "steps" in known else {})
@@ -157,7 +157,7 @@ def steps_cost(setup: SearchSetup, step_cost: Amounts | None) -> Amounts:
 
 def shortest_probe(setup: SearchSetup, step_cost: Amounts | None, num_steps: int | None = None) -> Amounts:
     """Return the cost of `num_steps` (by default `min_probe_steps`), 0 in units where it is not known."""
-    return spending.scale(steps_cost(setup, step_cost), num_steps or setup.config.min_probe_steps)
+    return spending.scale(step_amounts(setup, step_cost), num_steps or setup.config.min_probe_steps)
 
 
 def is_too_slow(setup: SearchSetup, stage: Stage, reading: Reading) -> bool:
@@ -166,7 +166,7 @@ def is_too_slow(setup: SearchSetup, stage: Stage, reading: Reading) -> bool:
     least = candidate.allowance.min_steps
     if reading.diverged or not 0 < reading.num_steps < least:
         return False
-    shortest = spending.scale(spending.step_cost(setup.budget, reading), least)
+    shortest = spending.scale(spending.measured_step_cost(setup.budget, reading), least)
     return not spending.fits(shortest, most_amounts(setup, stage))
 
 
@@ -177,7 +177,8 @@ def coarse_cost(setup: SearchSetup, stage: Stage, num_probes: int) -> Amounts:
     the cost of a step, and before it the warm-up.
     """
     first = _first_timed(stage)
-    cost = steps_cost(setup, setup.coarse_step_cost if first is None else spending.step_cost(setup.budget, first))
+    known = setup.coarse_step_cost if first is None else spending.measured_step_cost(setup.budget, first)
+    cost = step_amounts(setup, known)
     at_once = dict.fromkeys(cost, setup.space.num_alone)
     if "seconds" in cost:
         at_once["seconds"] *= setup.space.num_lanes
@@ -226,7 +227,7 @@ def too_expensive(setup: SearchSetup, stage: Stage, costs: StepCosts, proposal: 
 def too_slow(setup: SearchSetup, stage: Stage, candidate: Candidate, reading: Reading) -> Refusal:
     """Refuse a candidate whose first steps showed that a probe of it costs too much."""
     least = candidate.allowance.min_steps
-    shortest = shortest_probe(setup, spending.step_cost(setup.budget, reading), least)
+    shortest = shortest_probe(setup, spending.measured_step_cost(setup.budget, reading), least)
     most = most_amounts(setup, stage)
     reason = _words(least, _over(shortest, most), shortest, most)
     return Refusal(values=candidate.values, origin=candidate.origin, kind="too_slow", reason=reason)

@@ -92,7 +92,9 @@ def _horizon(setup: SearchSetup, probe: Probe, commit: Amounts) -> float:
     num_steps = probe.reading.num_steps
     if not num_steps:
         return 1.0
-    cost = setup.step_cost if probe.candidate.alone else spending.step_cost(setup.budget, probe.reading)
+    cost = (
+        setup.planned_step_cost if probe.candidate.alone else spending.measured_step_cost(setup.budget, probe.reading)
+    )
     steps = spending.num_steps(commit, setup.line_cost(cost))
     return max(float(num_steps), min(steps, LONGEST_COMMIT))
 

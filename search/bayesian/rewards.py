@@ -221,7 +221,7 @@ def _tempered(
         option = score.values.option or ""
         if score.reward is not None and option in stage.teaching and option not in drifting:
             seen[option] = max(score.reward, seen.get(option, -math.inf))
-    costs = {option: _step_cost(usable, option) for option in seen}
+    costs = {option: _allowances_per_step(usable, option) for option in seen}
     if len(seen) < 2 or min(costs.values()) <= 0:
         return tuple(found)
     climb = _climb(_lowest(usable).reading, unit=unit)
@@ -252,7 +252,7 @@ def _climb(reading: Reading, *, unit: float | None) -> float:
     return (math.log(half / whole) if unit is None else (half - whole) / unit) / math.log(2)
 
 
-def _step_cost(probes: Sequence[Probe], option: str) -> float:
+def _allowances_per_step(probes: Sequence[Probe], option: str) -> float:
     """Return the cost of a step with this exchange, as a share of a probe's allowance."""
     own = [probe for probe in probes if probe.candidate.values.option == option]
     return statistics.median(

@@ -39,7 +39,7 @@ def is_setback(setup: SearchSetup, stage: Stage, commit: Observation, *, part: f
         or (start is not None and part >= LATE and median <= start)
     ):
         return False
-    cost = setup.line_cost(spending.step_cost(setup.budget, control))
+    cost = setup.line_cost(spending.measured_step_cost(setup.budget, control))
     num_steps = spending.num_steps(spending.scale(whole, part), cost)
     points = max(float(len(control.losses)), min(num_steps, LONGEST_COMMIT) / control.steps_per_point)
     forecast = forecast_loss(control.losses, points, start=start, weight=learned_weight(stage.line.outcomes))

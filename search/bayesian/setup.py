@@ -62,7 +62,7 @@ class SearchSetup:
     @property
     def num_steps(self) -> float | None:
         """The steps that the budget holds, evaluations included, by costs before the clock started; None: not known."""
-        cost, caps = self.line_cost(self.step_cost), spending.caps(self.budget)
+        cost, caps = self.line_cost(self.planned_step_cost), spending.caps(self.budget)
         return min((cap / cost[unit] for unit, cap in caps.items() if cost.get(unit)), default=None)
 
     def line_cost(self, step_cost: spending.Amounts) -> spending.Amounts:
@@ -71,7 +71,7 @@ class SearchSetup:
         return {unit: cost + added.get(unit, 0.0) for unit, cost in step_cost.items()}
 
     @property
-    def step_cost(self) -> spending.Amounts:
+    def planned_step_cost(self) -> spending.Amounts:
         """The cost of a step of all workers before the clock started, in those of the budget's units that are known."""
         step = self.space.step
         cost = {"steps": 1.0} | ({} if step is None else {"bytes": step.bytes, "seconds": step.seconds})
@@ -81,7 +81,7 @@ class SearchSetup:
     def coarse_step_cost(self) -> spending.Amounts:
         """The same for a coarse probe. A worker that trains alone sends nothing, and waits for nobody."""
         if self.space.num_alone == 1:
-            return self.step_cost
+            return self.planned_step_cost
         seconds = {} if self.space.alone_s is None else {"seconds": self.space.alone_s}
         cost = {"steps": 1.0, "bytes": 0.0} | seconds
         return {unit: cost[unit] for unit in spending.caps(self.budget) if unit in cost}

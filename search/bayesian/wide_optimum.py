@@ -177,7 +177,8 @@ def run_steps(setup: SearchSetup, stage: Stage) -> float | None:
     """Return how many steps the budget holds, by the warm-up, or else by the cost of the probes; None: not known."""
     if setup.num_steps is not None:
         return setup.num_steps
-    costs = [spending.step_cost(setup.budget, reading) for reading in stage.readings.values() if reading.num_steps]
+    timed = [reading for reading in stage.readings.values() if reading.num_steps]
+    costs = [spending.measured_step_cost(setup.budget, reading) for reading in timed]
     steps = [spending.num_steps(spending.caps(setup.budget), setup.line_cost(cost)) for cost in costs]
     known = [each for each in steps if math.isfinite(each)]
     return statistics.median(known) if known else None

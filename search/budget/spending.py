@@ -90,7 +90,7 @@ def plus(first: Spent, second: Spent) -> Spent:
     )
 
 
-def step_cost(budget: Budget, reading: Reading) -> Amounts:
+def measured_step_cost(budget: Budget, reading: Reading) -> Amounts:
     """Return the mean cost of a step of `reading`, which has at least one."""
     return _costs(reading, caps(budget))
 

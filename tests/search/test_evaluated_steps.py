@@ -31,7 +31,7 @@ def test_a_run_plans_with_the_steps_that_evaluations_leave():
 
 
 def test_probes_are_not_evaluated_so_their_steps_cost_what_they_did():
-    assert _setup(0.019).step_cost == _setup().step_cost
+    assert _setup(0.019).planned_step_cost == _setup().planned_step_cost
     assert _setup(0.019).coarse_step_cost == _setup().coarse_step_cost
 
 
