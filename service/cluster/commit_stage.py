@@ -6,7 +6,7 @@ from search.loop import pacing
 from search.loop.endings import Failure, course_of
 from search.types import Allowance, Course, Piece
 from service import tracing
-from service.cluster import reports, segment_length
+from service.cluster import reports, segment_length, trial_checkpoints
 from service.cluster.measured import OpenCommit, Pushed
 from service.cluster.slots import BEST, STAGE
 from service.cluster.trial_ledger import BEST_SPACING, is_clockless_turn
@@ -20,9 +20,9 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
     until = pacing.within(commit.decision.commit_until, state.spec.budget)
     every, progress = state.spec.objective.every, state.progress
     while not state.ends_at(until):
-        state.settle(wait=False)
+        trial_checkpoints.settle(state, wait=False)
         if state.requests.is_pause():
-            state.recorder.wait_for(state.checkpointed(commit))
+            state.recorder.wait_for(trial_checkpoints.checkpointed(state, commit))
             state.requests.leave()
         _hold_steady(state, commit, until)
         _push(state, commit, until)
@@ -43,15 +43,15 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
             _keep_best(state, commit)
         elif is_due and state.under_way is None and state.recorder.sink.is_clear():
             # While the API is silent, nobody would learn of another checkpoint. Only one is written at a time.
-            state.known = state.named()
-            state.keep(commit)
+            state.known = trial_checkpoints.named(state)
+            trial_checkpoints.keep(state, commit)
     course = _look(state, commit) if commit.measured.num_steps else "end"
     return "end" if course == "go_on" else course
 
 
 def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     """Keep the stage or roll it back, as `course` says, tell the strategy, and wait until the record is stored."""
-    state.settle()  # before a rollback makes the ranks forget how they got here
+    trial_checkpoints.settle(state)  # before a rollback makes the ranks forget how they got here
     measured, is_kept, state.progress.piece = commit.measured, course == "end", None
     started_over = course == "start_over"
     ended = measured.observation(None, state.spent(), rolled_back=not is_kept, started_over=started_over)
@@ -64,7 +64,7 @@ def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     if not is_kept:
         state.cost = state.cost if state.is_over() else None
         _start_over(state) if started_over else _roll_back(state, measured.num_steps)
-    resume = state.save(None)
+    resume = trial_checkpoints.save(state, None)
     closed = StageClosed(
         trial_id=state.trial_id,
         stage=commit.decision.stage,
@@ -170,7 +170,7 @@ def _hold_steady(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
     least, spent = _next_push(state, commit, until), state.spent()
     num_steps = segment_length.next_piece(until, spent, state.cost, budget=state.spec.budget, least=least)
     if state.strategy.anneals(pacing.after(num_steps - 1, spent, state.cost)):
-        held = state.checkpointed(commit, is_steady=True)
+        held = trial_checkpoints.checkpointed(state, commit, is_steady=True)
         state.recorder.wait_for(held)
         best = [state.progress.best.checkpoint] if state.progress.best else []  # a run resumed from there may end at it
         state.progress.steady = (held.resume["checkpoint"], state.stage.checkpoint, *best)
@@ -188,9 +188,9 @@ def _is_new_best(state: TrialState) -> bool:
 
 def _keep_best(state: TrialState, commit: OpenCommit) -> None:
     """Write a checkpoint of a new best state."""
-    state.settle()
+    trial_checkpoints.settle(state)
     if state.recorder.sink.is_clear():
         state.known = []
     state.progress.best_at = fraction_spent(state.spec.budget, state.spent())
-    state.known += state.named()  # needed until the API knows of a later one
-    state.keep(commit, is_new_best=True)
+    state.known += trial_checkpoints.named(state)  # needed until the API knows of a later one
+    trial_checkpoints.keep(state, commit, is_new_best=True)

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from search.types import Candidate, Course, Observation
 from service import tracing
-from service.cluster import reports
+from service.cluster import reports, trial_checkpoints
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, probe_alone, side_by_side
 from service.cluster.measured import OpenCommit, Probe, Pushed, bytes_per_worker
 from service.cluster.probe_ends import End
@@ -142,7 +142,7 @@ class _Search:
             state.recorder.complete(state.progress, state.second)
             held = state.lanes[0].ends.held
             search = OpenSearch(seconds=self.seconds, probes=tuple(self.probes), running=tuple(running), held=held)
-            resume = state.resume(state.stage.checkpoint, search=search)
+            resume = trial_checkpoints.resume_from(state, state.stage.checkpoint, search=search)
             searched = Searched(
                 trial_id=state.trial_id,
                 stage=search.stage,

@@ -14,7 +14,7 @@ from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import SearchSpace
 from search.types import Course
 from service import tracing
-from service.cluster import reports
+from service.cluster import reports, trial_checkpoints
 from service.cluster.attempt import last_line
 from service.cluster.checkpoints import Exported
 from service.cluster.commit_stage import close_stage, commit_stage
@@ -203,7 +203,7 @@ def _employ_spare_lanes(state: TrialState, commit: OpenCommit) -> None:
         state.progress.best = None
         state.progress.note_checkpoint(state.stage.checkpoint)
         state.lanes[0].hold(state.stage.checkpoint)
-        state.report_start(commit)
+        trial_checkpoints.report_start(state, commit)
     if state.spec.lanes.after == "insurance":
         start, seconds = state.stage.checkpoint, state.seconds()
         _insure(state, own_schedule(state.spec, state.space, state.group, start=start, seconds=seconds))

@@ -1,6 +1,5 @@
 """The state of one line of training: its workers, its clock, and everything that a resume restores."""
 
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,16 +19,13 @@ from service.cluster.lanes import Lane, recovered, require_equal
 from service.cluster.measured import OpenCommit, Pushed
 from service.cluster.objective import judge_by
 from service.cluster.reporter import Stopped
-from service.cluster.resume import OpenSearch, Resume, StageStart
+from service.cluster.resume import StageStart
 from service.cluster.sink import Sink
 from service.cluster.trial_ledger import Progress
 from service.job.parts import LOSS, TrialSpec
 from service.wire.records import AnyRecord, Billed, Checkpointed, Control, RungReached
 from trainers.segment import Evaluation
 from trainers.training.group import Group, Recovery
-
-#: The longest upload of a checkpoint, in seconds; each request has its own timeout.
-UPLOAD_S = 3600.0
 
 
 class UserRequests:
@@ -116,7 +112,7 @@ class TrialState:
         self.saved_s, self.save_took_s = 0.0, 0.0
         self.under_way: Checkpointed | None = None  # reported once its checkpoint is complete
         # A record of two lines names a checkpoint of each, and both must exist when it is made.
-        self._is_alone = spec.lanes.after != "insurance" and not isinstance(sink, InsuranceSink)
+        self.is_alone = spec.lanes.after != "insurance" and not isinstance(sink, InsuranceSink)
 
     # -- what is spent ----------------------------------------------------------------------------------------
 
@@ -230,112 +226,6 @@ class TrialState:
         """Record and report an evaluation of the stage's checkpoint."""
         self._note(evaluation)
         self.progress.note_checkpoint(self.stage.checkpoint)
-
-    # -- checkpoints ------------------------------------------------------------------------------------------
-
-    def needed(self) -> set[str]:
-        """Return the checkpoints that must stay on storage, whatever their age."""
-        beside = self.second.state.needed() if self.second else set()
-        first = {self.first.checkpoint} if self.first else set()
-        held = (lane.holds for lane in self.lanes if lane.holds)
-        best = (each.best.checkpoint for each in (self.progress, self.stage.progress) if each.best)
-        return {self.stage.checkpoint, *first, *self.known, *self.progress.steady, *best, *beside, *held}
-
-    def named(self) -> list[str]:
-        """Return the last checkpoint and the best one, which a record of now names."""
-        best = self.progress.best
-        return [*self.keeper.saved[-1:], *([best.checkpoint] if best else [])]
-
-    def save(self, commit: OpenCommit | None, *, is_timed: bool = False, beside: bool = False) -> dict[str, Any]:
-        """Write a checkpoint. Return what a later attempt needs to resume from it. `commit` is the open commit.
-
-        `is_timed` means that a clock chose the moment. Under a budget without seconds, the exported state must not
-        depend on a clock, so such a checkpoint does not become the best. The training clock counts the copying of the
-        state, but not the writing of the copy. With `beside`, the writing is only begun.
-        """
-        self.settle()
-        started = self.seconds()
-        url = self.keeper.save(self.progress.step, needed=self.needed(), beside=True)
-        if not (beside and self._is_alone):
-            self._wait_for_upload()
-        if not is_timed or self.spec.budget.seconds is not None or self.spec.checkpoint.export != "best":
-            self.progress.note_checkpoint(url)
-        self.saved_s = self.seconds()
-        self.save_took_s = self.saved_s - started
-        self.progress.charge_seconds(seconds_checkpoint=self.saved_s - started)
-        self.progress.stop_clock(self.saved_s, num_held=self.recorder.num_held)
-        self.recorder.complete(self.progress, self.second)
-        if commit is None:
-            self.stage = StageStart(checkpoint=url, progress=self.progress)
-        return self.resume(url, commit=commit)
-
-    def keep(self, commit: OpenCommit, *, is_new_best: bool = False) -> None:
-        """Write a checkpoint within `commit` while training goes on. It is reported once it is complete."""
-        self.under_way = self.checkpointed(commit, is_new_best=is_new_best, beside=True)
-        self.settle(wait=False)
-
-    def settle(self, *, wait: bool = True) -> None:
-        """Report the checkpoint being written, if it is complete. With `wait`, wait until it is complete and stored."""
-        if self.under_way is None or not (wait or self.keeper.is_saved()):
-            return
-        self._wait_for_upload()
-        record, self.under_way = self.under_way, None
-        if wait:
-            self.recorder.wait_for(record)
-        else:
-            self.recorder.report(record)
-
-    def _wait_for_upload(self) -> None:
-        deadline = time.monotonic() + UPLOAD_S
-        with self.clock.held():
-            while not self.keeper.is_saved(within_s=1.0):
-                self.recorder.report()  # hears a cancel
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"a checkpoint was not on storage within {UPLOAD_S:g} s: see that it is fast enough"
-                    )
-
-    def checkpointed(
-        self, commit: OpenCommit, *, is_steady: bool = False, is_new_best: bool = False, beside: bool = False
-    ) -> Checkpointed:
-        """Write a checkpoint within `commit` and return its record."""
-        resume = self.save(commit, is_timed=not is_new_best, beside=beside)
-        return self._record(commit, resume, is_steady=is_steady)
-
-    def report_start(self, commit: OpenCommit) -> None:
-        """Report the stage's checkpoint as that of `commit`, which has no step yet. Older ones may be removed then."""
-        self.recorder.wait_for(self._record(commit, self.resume(self.stage.checkpoint, commit=commit)))
-
-    def _record(self, commit: OpenCommit, resume: dict[str, Any], *, is_steady: bool = False) -> Checkpointed:
-        """Return the record of a checkpoint within `commit`, from which a later attempt can `resume`."""
-        return Checkpointed(
-            trial_id=self.trial_id,
-            stage=commit.decision.stage,
-            step=self.progress.step,
-            bill=self.progress.bill,
-            resume=resume,
-            steady=is_steady,
-        )
-
-    def resume(
-        self, checkpoint: str, *, commit: OpenCommit | None = None, search: OpenSearch | None = None
-    ) -> dict[str, Any]:
-        """Return, as JSON, what a later attempt needs to resume from `checkpoint`, within `commit` or `search`."""
-        return Resume(
-            fingerprint=self.group.built.fingerprint,
-            checkpoint=checkpoint,
-            checkpoints=self.keeper.saved,
-            stage=self.stage,
-            first=self.first,
-            num_workers=self.group.num_workers,
-            journal=dict(self.strategy.state_dict()),
-            progress=self.progress,
-            cost=self.cost,
-            failures=self.failures,
-            open_commit=commit,
-            search=search,
-            insurance=self.second.resume() if self.second else None,
-        ).as_json()
 
 
 class SecondLine:
