@@ -1,12 +1,11 @@
 """The stage loop of one training run, for any Group and Strategy, without Ray. `train` reads top to bottom.
 
-Calls go down and values come back. The strategy returns candidates and decisions, `search_stage` a commit, and
-`commit_stage` how it ended. Each acts on the run's `TrialState`.
+Calls go down and values come back. The strategy returns candidates and decisions, `search_stage` a commit,
+`commit_stage` how it ended, and `finish` the run's result. Each acts on the run's `TrialState`.
 """
 
-import logging
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from search import strategies
 from search.loop.endings import futile
@@ -15,9 +14,8 @@ from search.space import SearchSpace
 from search.types import Course
 from service import tracing
 from service.cluster import reports, trial_checkpoints
-from service.cluster.attempt import last_line
-from service.cluster.checkpoints import Exported
 from service.cluster.commit_stage import close_stage, commit_stage
+from service.cluster.ending import finish
 from service.cluster.first_steps import evaluate_later
 from service.cluster.insurance import InsuranceSink, insured, own_schedule
 from service.cluster.measured import OpenCommit
@@ -27,24 +25,20 @@ from service.cluster.resume import OpenSearch, Resume, StageStart
 from service.cluster.search_stage import is_to_join, search_stage
 from service.cluster.sink import Sink
 from service.cluster.slots import STAGE
-from service.cluster.trial_ledger import Best
 from service.cluster.trial_state import SecondLine, TrialState
-from service.job.parts import LOSS, TrialSpec
-from service.wire.records import Divergence, TrialFinished
+from service.job.parts import TrialSpec
+from service.wire.records import TrialFinished
 from trainers.methods.optimizer.spec import contenders
 from trainers.segment import Evaluation
-from trainers.training.call_results import WorkerFailed
 from trainers.training.finite_objective import why_not_finite
 from trainers.training.group import Group
 from trainers.workload import WorkloadError
-
-log = logging.getLogger(__name__)
 
 #: Evaluations that take more than this share of the clock are timed again.
 LARGE_SHARE = 0.2
 
 
-class Begun(NamedTuple):
+class OpenStage(NamedTuple):
     """The search or commit that an earlier attempt left open. If neither, the next stage opens."""
 
     search: OpenSearch | None = None
@@ -72,18 +66,18 @@ def train(
         begun = _go_on(state, before) if before else _start(state, prior)
         while any(begun) or not state.is_over():
             if state.fails_before_any_update() or futile(state.failures):
-                return _finish(state, "diverged")
+                return finish(state, "diverged")
             if not _train_stage(state, begun):
-                return _finish(state, "diverged")  # the strategy has nothing else to offer
-            begun = Begun()
-        return _finish(state, "diverged" if futile(state.failures) else "completed")
+                return finish(state, "diverged")  # the strategy has nothing else to offer
+            begun = OpenStage()
+        return finish(state, "diverged" if futile(state.failures) else "completed")
     finally:
         if state.second is not None:
             state.second.close()
 
 
 @tracing.traced("stage")
-def _train_stage(state: TrialState, begun: Begun) -> bool:
+def _train_stage(state: TrialState, begun: OpenStage) -> bool:
     """Train one stage from search to close. Return False if it would repeat values that have diverged."""
     commit = begun.commit or search_stage(state, begun.search)
     if begun.commit is None and commit.decision.stage == 0:
@@ -94,7 +88,7 @@ def _train_stage(state: TrialState, begun: Begun) -> bool:
     return True
 
 
-def _start(state: TrialState, prior: Prior) -> Begun:
+def _start(state: TrialState, prior: Prior) -> OpenStage:
     """Start the run at step 0."""
     state.recorder.report(reports.started(state.trial_id, state.spec, state.group))
     state.spec, why, timings = choose_optimizer(state.spec, state.groups)
@@ -114,7 +108,7 @@ def _start(state: TrialState, prior: Prior) -> Begun:
     state.note_start(evaluation)
     if starts_over(state.spec):
         state.first = state.stage.model_copy(update={"progress": state.progress.model_copy(deep=True)})
-    return Begun()
+    return OpenStage()
 
 
 def starts_over(spec: TrialSpec) -> bool:
@@ -139,7 +133,7 @@ def _evaluate_start(state: TrialState) -> Evaluation:
 
 def _timed_evaluation(state: TrialState) -> tuple[Evaluation, float]:
     started = state.seconds()
-    evaluation = _evaluate_off_the_clock(state)
+    evaluation = state.evaluate_off_the_clock()
     return evaluation, state.seconds() - started
 
 
@@ -156,7 +150,7 @@ def _require_score_later(state: TrialState, evaluation: Evaluation) -> None:
         raise WorkloadError(why_not_finite(evaluation, state.judge.metric))
 
 
-def _go_on(state: TrialState, resume: Resume) -> Begun:
+def _go_on(state: TrialState, resume: Resume) -> OpenStage:
     """Resume the run from a checkpoint. Return the search or commit that it interrupted."""
     state.recorder.report(reports.started(state.trial_id, state.spec, state.group))
     space = resume.journal["space"]
@@ -188,7 +182,7 @@ def _go_on(state: TrialState, resume: Resume) -> Begun:
     state.failures = resume.failures
     state.saved_s = state.progress.seconds
     state.clock.start(state.progress.seconds)
-    return Begun(resume.search, resume.open_commit)
+    return OpenStage(resume.search, resume.open_commit)
 
 
 def _employ_spare_lanes(state: TrialState, commit: OpenCommit) -> None:
@@ -229,136 +223,10 @@ def _insure(state: TrialState, resume: Resume) -> None:
     state.second = SecondLine(second, sink, lambda: _train_alone(second, begun))
 
 
-def _train_alone(state: TrialState, begun: Begun) -> Course:
+def _train_alone(state: TrialState, begun: OpenStage) -> Course:
     """Train a line whose strategy does not search, in its only stage, from the start or within a commit."""
     if begun.commit is None:
         state.note_start(state.evaluate())
     course = commit_stage(state, begun.commit or search_stage(state, begun.search))
     state.progress.stop_clock(state.seconds(), num_held=state.recorder.num_held)
     return course
-
-
-class KeptLine(NamedTuple):
-    """The state that is kept of a line: its last weights, their average, or a better state before."""
-
-    line: TrialState
-    evaluation: Evaluation  # of the kept state
-    end: Evaluation
-    exported: Best | None = None  # None: the end is kept
-    last: Exported | None = None  # the weights of the end, if they are not what is kept
-
-
-def _ending(line: TrialState) -> KeptLine:
-    """Evaluate the line's end, and load the best checkpoint if it is better by the objective."""
-    end = _evaluate_off_the_clock(line)
-    kept = _averaged_if_better(line, end)
-    progress, export = line.progress, line.spec.checkpoint.export
-    best = progress.best if export == "best" else None
-    line.recorder.report(*reports.evaluated(line.trial_id, kept, progress.step, progress.seconds))
-    if best is None or best.step is None or not best.score < line.judge.rank(kept):
-        return KeptLine(line, kept, end, last=None if kept is end else _exported(line, "last/"))
-    last = _exported(line, "last/")
-    line.group.load(best.checkpoint)
-    return KeptLine(line, _evaluate_off_the_clock(line, averaged=best.averaged), end, best, last)
-
-
-def _averaged_if_better(line: TrialState, end: Evaluation) -> Evaluation:
-    """Return the evaluation of the end that is exported: of the weights, or of their average."""
-    export = line.spec.checkpoint.export
-    if export == "last" or not end.has_average:
-        return end
-    average = _evaluate_off_the_clock(line, averaged=True)
-    return average if export == "average" else min(end, average, key=line.judge.rank)
-
-
-def _exported(line: TrialState, folder: str = "", *, averaged: bool = False) -> Exported:
-    exported, written = line.keeper.export(folder, averaged=averaged)
-    line.progress.charge_bytes(written)
-    return exported
-
-
-class Tested(NamedTuple):
-    """The `loss` and metrics of the exported weights on the test set; {}: there is none, or it failed."""
-
-    found: Mapping[str, float | None] = {}
-    failure: str | None = None
-
-
-def _tested(kept: KeptLine) -> Tested:
-    """Evaluate the kept weights on the test set. A fault in it costs no result, so it is returned instead of raised."""
-    if not kept.line.group.built.num_test:
-        return Tested()
-    try:
-        tested = kept.line.group.evaluate(averaged=kept.evaluation.averaged, on="test")
-    except (WorkloadError, WorkerFailed) as failed:
-        log.warning("the test set cannot be evaluated: %s", failed)
-        return Tested(failure=last_line(failed))
-    kept.line.progress.charge_bytes(tested)
-    return Tested(_finite({LOSS: tested.loss, **tested.metrics}))
-
-
-def _evaluate_off_the_clock(line: TrialState, *, averaged: bool = False) -> Evaluation:
-    evaluation = line.group.evaluate(averaged=averaged)
-    line.progress.charge_bytes(evaluation)
-    return evaluation
-
-
-def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> TrialFinished:
-    """Stop the clock, evaluate the kept state, and export it. If there are two lines, keep the better one."""
-    is_stopped, ended = outcome == "completed" and state.is_stopped(), state.seconds()
-    beside = _ended_beside(state)
-    ended = max([ended, *(line.progress.seconds for line in beside)])
-    state.progress.stop_clock(ended, num_held=state.recorder.num_held)
-    kept = min(map(_ending, (state, *beside)), key=lambda ending: state.judge.rank(ending.evaluation))
-    line, evaluation, exported = kept.line, kept.evaluation, kept.exported
-    weights = _exported(line, averaged=evaluation.averaged)
-    tested = _tested(kept)
-    state.recorder.complete(state.progress, state.second)
-    finished = TrialFinished(
-        trial_id=state.trial_id,
-        outcome=outcome if line is state else "completed",
-        divergence=_divergence(state) if outcome == "diverged" and line is state else None,
-        line="main" if line is state else "insurance",
-        validation_loss=reports.finite(evaluation.loss),
-        validation_metrics=_finite(evaluation.metrics),
-        exported_step=exported and exported.step,
-        averaged=evaluation.averaged,
-        end_validation_loss=reports.finite(kept.end.loss) if kept.last else None,
-        end_validation_metrics=_finite(kept.end.metrics) if kept.last else {},
-        last_weights_url=kept.last and kept.last.url,
-        last_weights_sha256=kept.last and kept.last.sha256,
-        test=tested.found,
-        test_failure=tested.failure,
-        ended_early=line.is_stale(),
-        at_target=line.progress.at_target,
-        stopped=is_stopped,
-        schedule=line.progress.schedule_to(exported) if exported else tuple(line.progress.schedule),
-        bill=state.progress.bill,
-        weights_url=weights.url,
-        weights_sha256=weights.sha256,
-        origin=reports.origin(line.group, weights, averaged=evaluation.averaged),
-    )
-    state.recorder.sink.flush(finished)
-    return finished
-
-
-def _ended_beside(state: TrialState) -> list[TrialState]:
-    """Return the second line if it reached its own end. If the main line is at the target, do not wait for it."""
-    if state.second is None:
-        return []
-    if state.progress.at_target:
-        state.second.close()
-        return []
-    return [state.second.state] if state.second.wait() == "end" else []
-
-
-def _divergence(state: TrialState) -> Divergence | None:
-    step = state.progress.diverged_step
-    if not state.failures or step is None:  # an earlier release has not said at which step
-        return None
-    rates = tuple(failed.values.learning_rate for failed in futile(state.failures))
-    return Divergence(step=step, learning_rate=state.failures[-1].values.learning_rate, learning_rates=rates)
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: reports.finite(value) for name, value in metrics.items()}

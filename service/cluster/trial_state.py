@@ -173,9 +173,14 @@ class TrialState:
     def evaluate(self, *, averaged: bool = False) -> Evaluation:
         """Evaluate the state in memory, its weights or their average. The time and bytes are charged."""
         started = self.seconds()
+        evaluation = self.evaluate_off_the_clock(averaged=averaged)
+        self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
+        return evaluation
+
+    def evaluate_off_the_clock(self, *, averaged: bool = False) -> Evaluation:
+        """Evaluate, and charge the bytes alone: for when the training clock has not started yet, or has stopped."""
         evaluation = self.group.evaluate(averaged=averaged)
         self.progress.charge_bytes(evaluation)
-        self.progress.charge_seconds(seconds_evaluation=self.seconds() - started)
         return evaluation
 
     def evaluate_line(self) -> None:
