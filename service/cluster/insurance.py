@@ -9,7 +9,7 @@ from search.space import SearchSpace
 from search.types import Steer
 from service.cluster.resume import Resume, StageStart
 from service.cluster.sink import Sink
-from service.cluster.trial_ledger import Progress
+from service.cluster.trial_ledger import TrialLedger
 from service.job.parts import Lanes, TrialSpec
 from service.wire.records import INSURANCE_PREFIX, AnyRecord, Checkpointed, Control, MetricPoints
 from trainers.training.group import Group
@@ -79,9 +79,9 @@ def own_schedule(spec: TrialSpec, space: SearchSpace, group: Group, *, start: st
         fingerprint=group.built.fingerprint,
         checkpoint=start,
         checkpoints=[],
-        stage=StageStart(checkpoint=start, progress=Progress()),
+        stage=StageStart(checkpoint=start, progress=TrialLedger()),
         journal=dict(strategy.state_dict()),
-        progress=Progress(seconds=seconds),
+        progress=TrialLedger(seconds=seconds),
         cost=None,
         open_commit=None,
     )

@@ -13,7 +13,7 @@ from search.types import Candidate, Values
 from service.cluster.measured import OpenCommit
 from service.cluster.opening import step_bytes
 from service.cluster.probe_ends import Held
-from service.cluster.trial_ledger import Progress
+from service.cluster.trial_ledger import TrialLedger
 from service.job.parts import TrialSpec
 from service.wire.records import ProbeDone
 from trainers.training.group import Group
@@ -23,7 +23,7 @@ class StageStart(BaseModel):
     """The state to which a diverged commit is rolled back, or a run that starts over."""
 
     checkpoint: str
-    progress: Progress
+    progress: TrialLedger
 
 
 class OpenSearch(BaseModel):
@@ -53,7 +53,7 @@ class Resume(BaseModel):
     stage: StageStart
     first: StageStart | None = None  # where a run that overfits starts over; None: it never does
     journal: dict[str, Any]
-    progress: Progress
+    progress: TrialLedger
     num_workers: int | None = None  # in the checkpoint; None: written by an earlier release
     cost: StepCost | None
     failures: list[Failure] = Field(default_factory=list)  # the commits that diverged since one was kept

@@ -60,8 +60,8 @@ def is_clockless_turn(since: float, patience: float) -> bool:
     return since >= max(patience, LEAST_CLOCKLESS_PART) * BEST_SHARE - ROUNDING
 
 
-class Progress(BaseModel):
-    """The progress of a run, readable and writable as JSON."""
+class TrialLedger(BaseModel):
+    """The ledger of a run, readable and writable as JSON."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
@@ -205,11 +205,11 @@ class Progress(BaseModel):
             return best.schedule
         return learned_schedule.up_to(self.schedule, best.step)
 
-    def note_insurance(self, line: "Progress") -> None:
+    def note_insurance(self, line: "TrialLedger") -> None:
         """Put the second line's cost so far on the bill. The main line's budget does not count it."""
         self._bill(steps_insurance=line.steps, bytes_insurance=line.bytes)
 
-    def rewind_to(self, earlier: "Progress", *, num_steps: int) -> None:
+    def rewind_to(self, earlier: "TrialLedger", *, num_steps: int) -> None:
         """Roll back the `num_steps` trained since `earlier`. Their cost stays on the bill.
 
         The best checkpoint stays the best, with the schedule that led to it. Patience is not reset.

@@ -21,7 +21,7 @@ from service.cluster.objective import judge_by
 from service.cluster.reporter import Stopped
 from service.cluster.resume import StageStart
 from service.cluster.sink import Sink
-from service.cluster.trial_ledger import Progress
+from service.cluster.trial_ledger import TrialLedger
 from service.job.parts import LOSS, TrialSpec
 from service.wire.records import AnyRecord, Billed, Checkpointed, Control, RungReached
 from trainers.segment import Evaluation
@@ -71,7 +71,7 @@ class Recorder:
         with self._clock.held():
             self.sink.flush(record)
 
-    def complete(self, progress: Progress, second: "SecondLine | None") -> None:
+    def complete(self, progress: TrialLedger, second: "SecondLine | None") -> None:
         """Add to the bill the lanes' cost of lost workers, and the second line's cost."""
         now = recovered(self._groups)
         progress.charge_recovery(self._billed, now)
@@ -79,7 +79,7 @@ class Recorder:
         if second is not None:
             progress.note_insurance(second.state.progress)
 
-    def bill(self, progress: Progress, second: "SecondLine | None") -> Billed:
+    def bill(self, progress: TrialLedger, second: "SecondLine | None") -> Billed:
         """Return the record of the bill so far."""
         self.complete(progress, second)
         return Billed(trial_id=self.trial_id, bill=progress.billed_at(self._clock.seconds(), num_held=self.num_held))
@@ -103,7 +103,7 @@ class TrialState:
         self.clock = TrainingClock(self.group)
         self.recorder = Recorder(trial_id, sink, groups, self.clock)
         self.requests = UserRequests(sink)
-        self.progress = Progress()
+        self.progress = TrialLedger()
         self.cost: StepCost | None = None  # of a step with the values in use; None: unknown yet
         self.first: StageStart | None = None  # where a run that overfits starts over; None: it never does
         self.failures: list[Failure] = []  # the commits that diverged since one was kept

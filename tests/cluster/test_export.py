@@ -12,7 +12,7 @@ import pytest
 from service.cluster import trial
 from service.cluster.objective import judge_by
 from service.cluster.resume import Resume
-from service.cluster.trial_ledger import Best, Progress
+from service.cluster.trial_ledger import Best, TrialLedger
 from service.job.parts import Objective
 from service.wire.records import Checkpointed, ScheduleEntry, StageClosed, TrialFinished
 from tests.support.small_trials import Memory, digits_trial
@@ -236,7 +236,7 @@ def test_a_run_with_a_bad_batch_ends_after_three_rates_have_failed_there(
 
 
 def test_evaluations_of_steps_that_are_taken_back_use_up_patience_too() -> None:
-    progress = Progress()
+    progress = TrialLedger()
     progress.note_evaluation(0.5)
     opened = progress.model_copy(deep=True)
     progress.step = 30
@@ -249,7 +249,7 @@ def test_evaluations_of_steps_that_are_taken_back_use_up_patience_too() -> None:
 
 
 def test_the_best_stays_the_best_with_its_schedule_when_its_steps_are_taken_back() -> None:
-    progress = Progress()
+    progress = TrialLedger()
     opened = progress.model_copy(deep=True)
     given = {"learning_rate": 0.1, "level": None, "reason": ""}
     progress.step, progress.schedule = 100, [ScheduleEntry(step=0, num_steps=100, **given)]
@@ -262,7 +262,7 @@ def test_the_best_stays_the_best_with_its_schedule_when_its_steps_are_taken_back
 
 
 def test_a_checkpoint_of_a_state_that_was_not_evaluated_is_never_the_best() -> None:
-    progress = Progress()
+    progress = TrialLedger()
     progress.note_evaluation(0.5)
     progress.step = 4
     progress.note_checkpoint("file:///there")

@@ -14,7 +14,7 @@ from search.types import Piece, Spent, Values
 from service.cluster import learned_schedule
 from service.cluster.measured import COMMIT_LOSSES, Measured
 from service.cluster.segment_length import part_of_piece
-from service.cluster.trial_ledger import Best, Progress, is_clockless_turn
+from service.cluster.trial_ledger import Best, TrialLedger, is_clockless_turn
 from service.wire.records import Bill
 from trainers.segment import Segment, SegmentResult, StepTimes
 from trainers.training.group import Recovery
@@ -44,7 +44,7 @@ def _segment(num_steps: int, rate: float, final: float | None = None) -> Segment
 
 
 def test_the_bill_is_that_of_the_busiest_worker_and_knows_the_searchs_share() -> None:
-    progress = Progress()
+    progress = TrialLedger()
 
     progress.charge(_result(0, 5, sent=100), is_probe=True)
     progress.charge(_result(0, 10, sent=300), is_probe=False)
@@ -56,7 +56,7 @@ def test_the_bill_is_that_of_the_busiest_worker_and_knows_the_searchs_share() ->
 
 
 def test_what_all_workers_sent_and_how_long_they_were_held_is_billed_whoever_is_the_busiest() -> None:
-    progress = Progress()
+    progress = TrialLedger()
 
     progress.charge(_result(0, 5, sent=100), is_probe=True)  # one sends 100, one 90
     progress.charge(_result(0, 10, sent=300), is_probe=False)
@@ -68,7 +68,7 @@ def test_what_all_workers_sent_and_how_long_they_were_held_is_billed_whoever_is_
 
 
 def test_a_bill_of_an_earlier_release_goes_on_as_if_all_workers_had_sent_alike() -> None:
-    progress = Progress(bytes=500, seconds=10.0, bill=Bill(bytes_sent=500, seconds_training=10.0))
+    progress = TrialLedger(bytes=500, seconds=10.0, bill=Bill(bytes_sent=500, seconds_training=10.0))
 
     progress.charge(_result(0, 5, sent=100), is_probe=False)
     progress.stop_clock(11.0, num_held=2)
@@ -77,7 +77,7 @@ def test_a_bill_of_an_earlier_release_goes_on_as_if_all_workers_had_sent_alike()
 
 
 def test_steps_are_billed_by_the_workers_that_took_them() -> None:
-    progress, some_away = Progress(), _result(0, 10).model_copy(update={"steps_by_workers": {1: 4, 2: 6}})
+    progress, some_away = TrialLedger(), _result(0, 10).model_copy(update={"steps_by_workers": {1: 4, 2: 6}})
 
     progress.charge_warm_up(some_away)
     progress.charge(some_away, is_probe=False)
@@ -95,7 +95,7 @@ def test_a_density_of_an_earlier_release_goes_on_over_all_its_steps() -> None:
 
 
 def test_a_density_is_that_of_what_was_sent() -> None:
-    progress, measured = Progress(), Measured()
+    progress, measured = TrialLedger(), Measured()
     for first, density in ((0, None), (10, 0.01), (20, None)):  # one average of the parameters in thirty steps
         measured.add(_result(first, 10, density=density))
         learned_schedule.append(progress.schedule, _segment(10, 0.1), _result(first, 10, density=density), "guess")
@@ -105,7 +105,7 @@ def test_a_density_is_that_of_what_was_sent() -> None:
 
 
 def test_bytes_within_nodes_are_billed_apart_and_count_in_no_budget() -> None:
-    progress = Progress()
+    progress = TrialLedger()
 
     progress.charge(
         _result(0, 5).model_copy(update={"bytes_within": ({"gradient": 70}, {"gradient": 50})}), is_probe=True
@@ -116,7 +116,7 @@ def test_bytes_within_nodes_are_billed_apart_and_count_in_no_budget() -> None:
 
 
 def test_segments_with_the_same_values_are_one_schedule_entry() -> None:
-    progress = Progress()
+    progress = TrialLedger()
 
     learned_schedule.append(progress.schedule, _segment(10, 0.1), _result(0, 10, density=0.01), "guess")
     learned_schedule.append(progress.schedule, _segment(30, 0.1), _result(10, 30, density=0.03), "guess")
@@ -150,7 +150,7 @@ def test_a_commit_of_which_the_last_losses_are_kept_ends_where_all_of_it_does(nu
 
 
 def test_ramps_stay_apart() -> None:
-    progress = Progress()
+    progress = TrialLedger()
 
     learned_schedule.append(progress.schedule, _segment(10, 0.1, 0.05), _result(0, 10), "cosine")
     learned_schedule.append(progress.schedule, _segment(10, 0.05, 0.0), _result(10, 10), "cosine")
@@ -164,7 +164,7 @@ def test_a_piece_that_is_pushed_in_parts_is_one_entry_with_the_rates_of_every_st
 ) -> None:
     piece, values = Piece(step=7, num_steps=num_steps, learning_rate=0.3, final_learning_rate=0.1), _VALUES
     whole = Segment(num_steps=num_steps, learning_rate=0.3, final_learning_rate=0.1)
-    progress, trained = Progress(), list[float]()
+    progress, trained = TrialLedger(), list[float]()
     learned_schedule.append(progress.schedule, _segment(7, 0.3), _result(0, 7), "decay")
     for cut in (*cuts, num_steps):
         left = piece.end - 7 - len(trained)
@@ -182,7 +182,7 @@ def test_a_piece_that_is_pushed_in_parts_is_one_entry_with_the_rates_of_every_st
 
 
 def test_the_schedule_to_a_checkpoint_within_a_piece_has_its_rates_to_the_bit() -> None:
-    progress = Progress()
+    progress = TrialLedger()
     learned_schedule.append(progress.schedule, _segment(40, 0.1, 0.02), _result(0, 40), "decay")
 
     (entry,) = progress.schedule_to(Best(checkpoint="here", score=1.0, step=15))
@@ -193,7 +193,7 @@ def test_the_schedule_to_a_checkpoint_within_a_piece_has_its_rates_to_the_bit() 
 
 
 def test_a_rewound_stage_leaves_the_schedule_and_stays_on_the_bill() -> None:
-    progress = Progress()
+    progress = TrialLedger()
     opened = progress.model_copy(deep=True)
     progress.charge(_result(0, 10), is_probe=False)
     progress.step = 10
@@ -206,7 +206,7 @@ def test_a_rewound_stage_leaves_the_schedule_and_stays_on_the_bill() -> None:
 
 
 def test_a_promoted_probe_is_on_the_bill_as_committed() -> None:
-    progress, result = Progress(), _result(0, 10)
+    progress, result = TrialLedger(), _result(0, 10)
     progress.charge(result, is_probe=True)
     progress.charge_seconds(seconds_search=2.0)
 
@@ -218,7 +218,7 @@ def test_a_promoted_probe_is_on_the_bill_as_committed() -> None:
 
 
 def test_the_bill_says_what_each_option_took_and_what_of_it_was_searching() -> None:
-    progress, result = Progress(), _result(0, 10)
+    progress, result = TrialLedger(), _result(0, 10)
     for option in ("none", "powersgd 4", "powersgd 4"):
         progress.charge(result, is_probe=True, option=option)
     progress.charge(result, is_probe=False, option="powersgd 4")
@@ -234,14 +234,14 @@ def test_the_bill_says_what_each_option_took_and_what_of_it_was_searching() -> N
 
 
 def test_a_job_of_one_exchange_has_no_bill_by_option() -> None:
-    progress = Progress()
+    progress = TrialLedger()
     progress.charge(_result(0, 10), is_probe=False)
 
     assert progress.bill.by_option == {}
 
 
 def test_recovery_is_billed_once_apart_from_the_bytes_of_training() -> None:
-    progress, before = Progress(), Recovery(repairs=1, seconds=2.0, bytes=30)
+    progress, before = TrialLedger(), Recovery(repairs=1, seconds=2.0, bytes=30)
     progress.charge_recovery(Recovery(), before)
     progress.charge_recovery(before, Recovery(repairs=3, seconds=7.0, bytes=50))
 
@@ -260,7 +260,7 @@ def test_progress_survives_json_with_a_diverged_loss() -> None:
 
 
 def test_the_bill_says_the_most_that_was_kept_for_backward() -> None:
-    progress = Progress()
+    progress = TrialLedger()
 
     for saved in (70, 90, 80):
         progress.charge(_result(0, 5).model_copy(update={"saved_bytes": saved}), is_probe=False)
@@ -269,7 +269,7 @@ def test_the_bill_says_the_most_that_was_kept_for_backward() -> None:
 
 
 def test_the_bill_says_the_most_memory_that_a_worker_needed() -> None:
-    progress = Progress()
+    progress = TrialLedger()
 
     for needed in (70, 90, 80):
         progress.charge(_result(0, 5).model_copy(update={"memory_bytes": needed}), is_probe=False)
@@ -279,7 +279,7 @@ def test_the_bill_says_the_most_memory_that_a_worker_needed() -> None:
 
 def test_the_split_of_time_is_of_the_steps_that_were_timed_alone() -> None:
     times = StepTimes(compute=0.04, exposed=0.02, compress=0.01, wire=0.03)
-    progress = Progress()
+    progress = TrialLedger()
 
     progress.charge(_result(0, 5).model_copy(update={"times": times}), is_probe=True)
     progress.charge(_result(5, 5).model_copy(update={"times": times}), is_probe=False)
@@ -295,10 +295,10 @@ def test_the_split_of_time_is_of_the_steps_that_were_timed_alone() -> None:
     ("loss", "patience"), [(0.5, math.inf), (0.499, math.inf), (0.495, 1.0), (0.48, 0.5), (0.25, 0.04), (0.9, math.inf)]
 )
 def test_the_larger_a_gain_is_the_earlier_it_is_worth_a_checkpoint(loss: float, patience: float) -> None:
-    progress = Progress(best=Best(checkpoint="there", score=0.5), score=loss)
+    progress = TrialLedger(best=Best(checkpoint="there", score=0.5), score=loss)
 
     assert progress.best_patience == pytest.approx(patience)
-    assert Progress(score=loss).best_patience == 0  # of the first one
+    assert TrialLedger(score=loss).best_patience == 0  # of the first one
 
 
 def test_every_evaluation_of_twenty_is_a_turn_for_a_checkpoint_however_shares_are_rounded() -> None:
@@ -309,7 +309,7 @@ def test_every_evaluation_of_twenty_is_a_turn_for_a_checkpoint_however_shares_ar
 
 
 def test_the_losses_before_an_evaluation_are_those_of_the_steps_that_stay() -> None:
-    progress = Progress()
+    progress = TrialLedger()
     progress.commit(_of_losses(range(60)))
     start = progress.model_copy(deep=True)
     progress.commit(_of_losses(range(5), first_step=60))
