@@ -1,7 +1,7 @@
 """A trial as Tune runs it: start its lanes of workers, train it, and report the result."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 
 from pydantic import ValidationError
@@ -19,7 +19,7 @@ from service.cluster.shared_folder import UnlikeMachine
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.job.sweep import at, conflicts_at, sample_name
-from service.wire.records import AttemptBrief, Control, ResumePoint, SampleDrawn, TrialFailed
+from service.wire.records import AttemptBrief, Control, ResumePoint, SampleDrawn, StartingWeights, TrialFailed
 from trainers.training.call_results import Unfit, WorkerFailed, in_place_of_others
 from trainers.training.elastic import ElasticGroup
 from trainers.training.group import Group
@@ -98,7 +98,7 @@ def _trained(door: Door, brief: AttemptBrief, point: ResumePoint, spec: TrialSpe
         point, spec = _learned(door, brief, point, reporter)
     elif point.sample is not None and point.sample.values is not None:
         _require_readable(brief.spec, point.sample.values)
-    spec = spec.among(brief.num_workers or spec.workers.count)
+    spec = with_weights(spec, brief.starting_weights).among(brief.num_workers or spec.workers.count)
     num_workers = spec.lanes.count * spec.workers.count
     log.info("trial %s starts %d workers, lanes: %d", point.trial_id, num_workers, spec.lanes.count)
     checkpoints.remove_strays(brief.storage_url, point.trial_id, number=brief.number, resume=point.resume)
@@ -122,6 +122,22 @@ def _trained(door: Door, brief: AttemptBrief, point: ResumePoint, spec: TrialSpe
             prior=point.prior,
         )
     return result.outcome
+
+
+def with_weights(spec: TrialSpec, found: Iterable[StartingWeights]) -> TrialSpec:
+    """Return the run with the file of the weights that it takes from another job, of those that the service `found`.
+
+    Raises WorkloadError if that is none of them.
+    """
+    named = spec.replica.workload.weights_of
+    if named is None:
+        return spec
+    file = next((each for each in found if each.named == named), None)
+    if file is None:
+        raise WorkloadError(f"`workload.weights_of`: those of job `{named.job}` are not in its folder on storage")
+    workload = spec.replica.workload.model_copy(update={"weights": file.url, "weights_of": None})
+    replica = spec.replica.model_copy(update={"workload": workload, "weights_sha256": file.sha256})
+    return spec.model_copy(update={"replica": replica})
 
 
 def _that_outlives_workers(spec: TrialSpec, mark: str | None, *, lane: int) -> Group:

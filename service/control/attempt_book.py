@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.control import attempts, jobs, queries, sweeps
+from service.control import attempts, jobs, queries, starting_weights, sweeps
 from service.control.access import keys
 from service.control.database.session import Database
 from service.control.ingest import Ingest
@@ -73,6 +73,7 @@ class AttemptBook:
                 trials_at_once=attempt.trials,
                 num_workers=attempts.num_workers(job, attempt),
                 seen=sweeps.seen(session, job, list(map(queries.trial_view, queries.trials(session, job_id)))),
+                starting_weights=starting_weights.kept(job, self._storage),
             )
 
     def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, object_session
 from search.config import Budget
 from search.past_jobs.prior import Prior
 from search.sweep.draw import designed
-from service.control import code, events, messages, queries, transfer
+from service.control import code, events, messages, queries, starting_weights, transfer
 from service.control.access.rules import Principal, visible_project
 from service.control.database import rows
 from service.control.database.session import Database
@@ -160,6 +160,7 @@ def _add_row(session: Session, spec: JobSpec, *, source: str | None, by: Princip
         "archived": False, "version": 1, "created_at": now, "started_at": None, "finished_at": None,
         "deadline": _deadline(JobState.QUEUED, now), "priority": spec.priority.value, "queued_at": now,
         "source": source, "sees_all": visible_project(by) is None,
+        "starting_weights": starting_weights.find(session, spec, project=visible_project(by)),
     }  # fmt: skip
     rows.add(session, _JOBS, fields)
     job = JobRow(**fields)
@@ -349,9 +350,10 @@ def _label(session: Session, job: JobRow, changes: dict[str, str | None] | None)
 def delete(session: Session, job: JobRow, *, now: float) -> None:
     """Delete a finished job from the database. Its folder on storage is left for later removal.
 
-    Raises IllegalTransition for an unfinished job.
+    Raises IllegalTransition for an unfinished job, and for one from whose weights such a job starts.
     """
     _require_over(job, "deleted")
+    starting_weights.require_unused(session, job)
     events.forget(session, job.id)
     events.tell(job, EventKind.JOB_DELETED, name=job.name)
     session.add(RemovalRow(job_id=job.id, created_at=now))

@@ -85,6 +85,7 @@ class JobRow(_Explained, Base):
     reason: Mapped[str] = mapped_column(default="")
     spec: Mapped[Json]
     source: Mapped[str | None]  # the job that was cloned; it may be gone
+    starting_weights: Mapped[Json | None]  # the files that other jobs exported, found when it was added; None: no such
     attempt: Mapped[int] = mapped_column(default=0)
     attempts_before: Mapped[int] = mapped_column(default=0)  # attempts before the last progress, which no longer count
     num_steers: Mapped[int] = mapped_column(default=0)  # given so far, withdrawn ones included

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from search.config import Budget
 from service import tracing
-from service.control import code, events, jobs, listing, queries, steers, transfer, verbs
+from service.control import code, events, jobs, listing, queries, starting_weights, steers, transfer, verbs
 from service.control.access import audit, keys
 from service.control.access.keyring import KeyRing
 from service.control.access.rules import LOCAL, Owned, Principal, visible_project
@@ -120,8 +120,8 @@ class Store:
         A known idempotency key of theirs returns its first job. `request` is a digest of the request for a clone.
 
         Raises KeyReused when the key made another job, UnreadableJob when that cannot be told; InvalidJob when it
-        cannot learn from a job that it names, or its project has no such code as it names; QueueFull when a quota lets
-        no more jobs wait.
+        cannot learn from a job that it names, or its project has no such code, or no such weights, as it names;
+        QueueFull when a quota lets no more jobs wait.
         """
 
         quotas = self.quotas.limits()  # here, as the writer waits for no reader
@@ -171,10 +171,11 @@ class Store:
         asking = [arm.name for arm in spec.arms if arm.name in found]
         return {arm: tuple(search.job for search in found[arm].searches) for arm in asking}
 
-    def require_code(self, spec: JobSpec, *, by: Principal = LOCAL) -> None:
-        """Raise InvalidJob if the project of `by` does not have the code that the job names."""
+    def require_named(self, spec: JobSpec, *, by: Principal = LOCAL) -> None:
+        """Raise InvalidJob as `add_job` does if the job names code or weights that `by` does not have."""
         with self._db.reading() as session:
             code.require(session, spec, project=by.project)
+            starting_weights.find(session, spec, project=visible_project(by))
 
     def job(self, job_id: str) -> JobView:
         """Return one job; raises NotFound."""

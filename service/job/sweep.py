@@ -211,6 +211,8 @@ def _behind(path: str, pointer: str) -> str:
 def _no_field(job: JobParts, path: str) -> str:
     """Return why a sample cannot set the field at `path`; "" if it can."""
     root, *inner = path.split(".")
+    if path.startswith("workload.weights_of."):  # each choice is looked up when the job is added, and kept with it
+        return "vary the weights as a whole: `workload.weights_of: {choice: [{job: ...}, ...]}`"
     if root not in SWEPT:
         return f"a sample can change {', '.join(f'`{name}`' for name in SWEPT)} and what is in them, not `{root}`"
     content: Any = job.model_dump(mode="json", include={root})[root]

@@ -14,6 +14,7 @@ from search.sweep.spec import SampleValues
 from search.types import Decision, Steer
 from service.job.parts import Direction
 from service.job.spec import StoredJob
+from trainers.spec.workloads import JobWeights
 
 SCHEMA_VERSION: Literal[1] = 1
 #: The largest integer of a database. Every number that is looked up there must not exceed it.
@@ -456,6 +457,14 @@ class ResumePoint(Record):
     )
 
 
+class StartingWeights(Record):
+    """The file of weights that a job starts from because another job has exported it."""
+
+    named: JobWeights = Field(description="the weights, as the job names them")
+    url: str
+    sha256: str | None = Field(None, pattern=SHA256, description="of the file; null: not known")
+
+
 class AttemptBrief(Record):
     """The brief that a fresh attempt asks the API for."""
 
@@ -474,3 +483,4 @@ class AttemptBrief(Record):
         None, description="of each lane, which the queue has given room; null: as the job says"
     )
     seen: tuple[MarkPoint, ...] = Field((), description="what the sweep's samples measured, where later ones learn")
+    starting_weights: tuple[StartingWeights, ...] = Field((), description="that other jobs have exported")

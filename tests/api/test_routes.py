@@ -507,6 +507,31 @@ def test_own_code_and_files_need_a_service_that_allows_them(store: Store, key: s
     assert lenient.post("/v1/jobs", json=OWN | {"workload": found}).status_code == 202
 
 
+def test_weights_of_another_job_need_no_service_that_allows_code(store: Store, key: str) -> None:
+    client = TestClient(create_app(store, user_code=False), headers={"Authorization": f"Bearer {key}"})
+    plain = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}}
+    source = Reporting(store, JobSpec.model_validate(plain))
+    source.start("tuned")
+    named = {"workload": {"kind": "digits-mlp", "weights_of": {"job": source.job_id}}}
+    for path, body in {
+        "/v1/jobs": plain | named,
+        "/v1/jobs:validate": plain | named,
+        f"/v1/jobs/{source.job_id}:clone?dry_run=true": named,
+    }.items():
+        document = refused(client.post(path, json=body), 422, "invalid-job")
+        [error] = document["errors"]
+        assert (error["pointer"], error["value"]) == ("/workload/weights_of", f'{{"job":"{source.job_id}"}}')
+        assert error["message"].endswith("it has not finished")
+
+    source.finish_trial("tuned", rates=[0.1], density=None, loss=0.5)
+    source.finish()
+
+    assert client.post("/v1/jobs:validate", json=plain | named).status_code == 200
+    made = client.post("/v1/jobs", json=plain | named)
+    assert made.status_code == 202 and made.json()["spec"]["workload"]["weights_of"]["job"] == source.job_id
+    assert refused(client.delete(f"/v1/jobs/{source.job_id}"), 409, "illegal-transition")
+
+
 @pytest.mark.parametrize(
     ("params", "places"),
     [

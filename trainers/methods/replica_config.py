@@ -31,6 +31,9 @@ class ReplicaConfig(Config):
     """All that one rank needs to train, besides its rank and its peers."""
 
     workload: WorkloadConfig
+    weights_sha256: str | None = Field(
+        None, pattern="^[0-9a-f]{64}$", description="of the file that `workload.weights` names; null: it is not checked"
+    )
     partition: PartitionConfig = IidPartition()
     optimizer: JobOptimizer
     exchange: JobExchange

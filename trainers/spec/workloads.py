@@ -19,6 +19,17 @@ TableSize = Annotated[int, Field(ge=1, le=4096)]
 Metrics = Mapping[str, Literal["min", "max"]]
 
 
+class JobWeights(Config):
+    """The weights that another job of the service has exported."""
+
+    job: str = Field(min_length=1, max_length=100, description="id of the job, which you may read")
+    arm: str | None = Field(None, max_length=100, description="an arm or a sample; null: the job has one trial")
+    seed: int | None = Field(None, ge=0, lt=2**31, description="null: the arm has one")
+    which: Literal["best", "last"] | None = Field(
+        None, description="the best evaluated state, or the last one; null: what the job exports"
+    )
+
+
 class WorkloadBase(Config):
     """The knobs of every workload, and what a job is checked against.
 
@@ -29,17 +40,24 @@ class WorkloadBase(Config):
     metrics: ClassVar[Metrics | None]  # besides the loss
     has_labels: ClassVar[bool | None]  # by which samples can be divided
     weights: str | None = Field(None, max_length=1000, description="safetensors file to start from: path or URL")
+    weights_of: JobWeights | None = Field(None, description="to start from: what another job has exported")
 
     @property
     def is_new(self) -> bool:
         """Return whether nothing in the job says that the model was trained before."""
-        return self.weights is None
+        return self.weights is None and self.weights_of is None
 
     def resolved(self, folder: str) -> Self:
         """Return this with its relative paths taken from `folder`."""
         if self.weights is None or "://" in self.weights:
             return self
         return self.model_copy(update={"weights": os.path.join(folder, os.path.expanduser(self.weights))})
+
+    @model_validator(mode="after")
+    def _starts_from_one_file(self) -> Self:
+        if self.weights is not None and self.weights_of is not None:
+            raise ValueError("`weights` and `weights_of` both say where to start from: give one of them")
+        return self
 
 
 class DigitsMlp(WorkloadBase):

@@ -127,10 +127,16 @@ def inherit(
                     raise CheckpointError(f"{url}/{own_name(rank)} has no {missing} for `{name}`") from missing
 
 
-def read_tensors(url: str) -> dict[str, Tensor]:
-    """Return the tensors of the safetensors file `url`; raises CheckpointError if it is missing or is none."""
+def read_tensors(url: str, *, sha256: str | None = None) -> dict[str, Tensor]:
+    """Return the tensors of the safetensors file `url`.
+
+    Raises CheckpointError if it is missing, is none, or has another hash than `sha256`.
+    """
+    content = _read_bytes(url)
+    if sha256 is not None and (found := hashlib.sha256(content).hexdigest()) != sha256:
+        raise CheckpointError(f"{url} has changed: its SHA-256 is {found}, and must be {sha256}")
     try:
-        tensors: dict[str, Tensor] = load_tensors(_read_bytes(url))
+        tensors: dict[str, Tensor] = load_tensors(content)
     except SafetensorError as error:
         raise CheckpointError(f"{url} is not a safetensors file: {error}") from error
     return tensors

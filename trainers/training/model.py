@@ -123,9 +123,16 @@ def _is_elsewhere(tensor: Tensor, known: Tensor | None) -> bool:
 
 
 def build(
-    workload: Workload, seed: int, *, device: torch.device | None = None, weights_url: str | None = None
+    workload: Workload,
+    seed: int,
+    *,
+    device: torch.device | None = None,
+    weights_url: str | None = None,
+    sha256: str | None = None,
 ) -> nn.Module:
     """Return the model of `seed`, the same on every rank, with the weights at `weights_url` if one is given.
+
+    Their file must have the hash `sha256`; None: any.
 
     A model that draws its weights on a GPU must draw them on `device`. The global generators are left as they were.
     Raises WorkloadError for a model that cannot be trained here.
@@ -135,7 +142,7 @@ def build(
     _check(model)
     _begin_training(model)
     if weights_url is not None:
-        load_weights(model, weights_url)
+        load_weights(model, weights_url, sha256=sha256)
     return model
 
 
@@ -270,13 +277,13 @@ def named_state(model: nn.Module) -> dict[str, Tensor]:
     return {plain_name(name): tensor for name, tensor in state if isinstance(tensor, Tensor)}
 
 
-def load_weights(model: nn.Module, url: str) -> None:
-    """Copy the safetensors file `url` into `model`; raises WorkloadError unless every name and shape fits.
+def load_weights(model: nn.Module, url: str, *, sha256: str | None = None) -> None:
+    """Copy the safetensors file `url` into `model`; raises WorkloadError unless its hash, every name and shape fit.
 
     A tensor that the model uses under several names (tied) may be given under one of them.
     """
     try:
-        given = {plain_name(name): tensor for name, tensor in checkpoint.read_tensors(url).items()}
+        given = {plain_name(name): tensor for name, tensor in checkpoint.read_tensors(url, sha256=sha256).items()}
     except CheckpointError as error:
         raise WorkloadError(f"`workload.weights`: {error}") from error
     wanted = named_state(model)

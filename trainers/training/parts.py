@@ -55,7 +55,13 @@ def build(
 
     Raises WorkloadError for a model, parameter groups or an optimizer that cannot be trained.
     """
-    model = models.build(workload, config.seed, device=device, weights_url=config.workload.weights).to(device)
+    if (named := config.workload.weights_of) is not None:  # a job's driver puts the file in its place
+        raise WorkloadError(
+            f"`workload.weights_of` names job `{named.job}`, whose weights only its service finds: `wiretune export "
+            f"{named.job} --what weights --out FILE`, and `weights: FILE`"
+        )
+    weights_url, sha256 = config.workload.weights, config.weights_sha256
+    model = models.build(workload, config.seed, device=device, weights_url=weights_url, sha256=sha256).to(device)
     chosen = contenders(config.optimizer)[0]  # of several, until `Group.rebuild` is told another
     optimizer = optimizers.build(chosen, workload, model, apart=config.blocks.leaves_out)
     if message := group_conflict(config.exchange, optimizer.config, optimizer.brought):

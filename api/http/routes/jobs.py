@@ -92,7 +92,7 @@ def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller
     """
     require_priority(spec.priority, store, caller)
     check(spec, request, caller.name, caller.project)
-    store.require_code(spec, by=caller)
+    store.require_named(spec, by=caller)
     num_trials = spec.num_trials
     notes = []
     if not may(caller, Action.CREATE):  # readers may check a job that someone else then submits

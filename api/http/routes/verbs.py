@@ -223,7 +223,7 @@ def clone_job(
         spec = spec if "priority" in changes else allowed_to(caller, spec)
         require_priority(spec.priority, store, caller, operation="cloneJob", job=job)
         check(spec, request, caller.name, caller.project)
-        store.require_code(spec, by=caller)
+        store.require_named(spec, by=caller)
         if not dry_run:
             made, _ = store.add_job(spec, idempotency_key=idempotency_key, source=job, request=asked, by=caller)
     else:

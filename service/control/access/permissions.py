@@ -28,10 +28,13 @@ def _foreign(spec: JobSpec) -> Iterator[Problem]:
     for place, workload in workloads(spec):
         if isinstance(workload, OwnWorkload):
             message = f"`factory` runs code that is not ours, which this service does not allow: {_REMEDY}"
-            yield Problem(pointer=_within(place, "factory"), message=message, value=workload.factory)
+            yield Problem(pointer=within(place, "factory"), message=message, value=workload.factory)
         if workload.weights is not None:
-            message = f"`weights` reads a file of the workers' machine, which this service does not allow: {_REMEDY}"
-            yield Problem(pointer=_within(place, "weights"), message=message, value=workload.weights)
+            message = (
+                "`weights` reads a file of the workers' machine, which this service does not allow: take those of a "
+                f"job, `weights_of: {{job: ID}}`, or {_REMEDY}"
+            )
+            yield Problem(pointer=within(place, "weights"), message=message, value=workload.weights)
 
 
 def _relative(spec: JobSpec) -> Iterator[Problem]:
@@ -42,9 +45,9 @@ def _relative(spec: JobSpec) -> Iterator[Problem]:
                 message = (
                     f"`{field}` must be absolute, got {path!r}; `wiretune run` takes it from the folder you are in"
                 )
-                yield Problem(pointer=_within(place, field), message=message, value=path)
+                yield Problem(pointer=within(place, field), message=message, value=path)
 
 
-def _within(place: str, field: str) -> str:
+def within(place: str, field: str) -> str:
     """Return where `field` is: of the job's own workload in it, of a sample's in the value that brings it."""
     return f"{place}/{field}" if place == "/workload" else place

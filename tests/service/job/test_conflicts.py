@@ -109,6 +109,17 @@ def test_no_job_brings_a_password_for_its_weights_and_a_stored_one_is_read_as_it
     assert JobSpec.stored(content).workload.weights == weights
 
 
+def test_a_job_starts_from_a_file_or_from_another_jobs_weights() -> None:
+    workload = {"kind": "digits-mlp", "weights": "/data/w", "weights_of": {"job": "job-1"}}
+
+    [problem] = problems_in(JOB | {"workload": workload})
+
+    assert "`weights` and `weights_of` both say where to start from: give one of them" in problem.message
+    for left in ("weights", "weights_of"):
+        found = JobSpec.model_validate(JOB | {"workload": {"kind": "digits-mlp", left: workload[left]}})
+        assert not found.workload.is_new
+
+
 @pytest.mark.parametrize("weights", ["/data/me@home/w", "s3://bucket/me@home/w", "https://host/w"])
 def test_weights_may_have_any_name(weights: str) -> None:
     assert JobSpec.model_validate(JOB | {"workload": {"kind": "digits-mlp", "weights": weights}})

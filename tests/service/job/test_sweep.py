@@ -177,6 +177,11 @@ def test_a_stored_sample_that_no_trial_can_have_leaves_the_others_as_they_are() 
         ),
         ({"workload.params.width": {"integer": [1, 2]}}, "/params/workload.params.width", "`workload` has no `params`"),
         (
+            {"workload.weights_of.job": {"choice": ["job-1", "job-2"]}},
+            "/params/workload.weights_of.job",
+            "vary the weights as a whole: `workload.weights_of: {choice: [{job: ...}, ...]}`",
+        ),
+        (
             {
                 "optimizer.momentum": {"uniform": [0.5, 0.9]},
                 "optimizer": {"choice": [{"kind": "sgd"}, {"kind": "lion"}]},

@@ -1,0 +1,98 @@
+"""The weights that a job starts from because another job has exported them: where they are, and their hash.
+
+They are looked up when the job is added, and kept with it. So every attempt starts from the same file, and a worker
+notices if the file has changed since. Functions of one open session.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.control import queries
+from service.control.access.permissions import within
+from service.control.database import rows
+from service.control.models import JobRow, Json, TrialRow
+from service.control.results.artifacts import weights_sha256, weights_url
+from service.control.storage import Storage
+from service.errors import IllegalTransition, InvalidJob, NotFound, UnreadableJob
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.job.states import TERMINAL, JobState
+from service.job.sweep import workloads
+from service.wire.records import StartingWeights
+from trainers.spec.workloads import JobWeights
+
+_NUM_LISTED = 5  # of a job's trials, in a refusal
+
+
+def find(session: Session, spec: JobSpec, *, project: str | None) -> Json | None:
+    """Return the files of all that the job names by `weights_of`, to be kept with it; None: it names none.
+
+    Those jobs may be of `project`, or of any if None. Raises InvalidJob for one that is not there, and for weights that
+    it does not have.
+    """
+    places: dict[JobWeights, str] = {}
+    for place, workload in workloads(spec):
+        if workload.weights_of is not None:
+            places.setdefault(workload.weights_of, within(place, "weights_of"))
+    found, problems = [], []
+    for named, place in places.items():
+        try:
+            found.append(_file(session, named, project).model_dump(mode="json"))
+        except (NotFound, UnreadableJob) as refusal:
+            value = named.model_dump_json(exclude_none=True)
+            problems.append(Problem(pointer=place, message=f"`weights_of`: {refusal}", value=value))
+    if problems:
+        raise InvalidJob(problems)
+    return {"files": found} if found else None
+
+
+def kept(job: JobRow, storage: Storage) -> tuple[StartingWeights, ...]:
+    """Return the files that were found for the job, without those outside the folders of the jobs that they are of.
+
+    Drivers name the places, so these are not trusted.
+    """
+    files = (job.starting_weights or {"files": ()})["files"]
+    found = (StartingWeights.model_validate(each, extra="ignore") for each in files)
+    return tuple(each for each in found if storage.is_in_folder(each.named.job, each.url))
+
+
+def require_unused(session: Session, job: JobRow) -> None:
+    """Raise IllegalTransition while a job that is not over starts from the weights of this one."""
+    rows.store(session)  # including new jobs of the same group, which may name it
+    live = [state.value for state in JobState if state not in TERMINAL]
+    query = select(JobRow).where(JobRow.state.in_(live), JobRow.starting_weights.is_not(None))
+    for user in session.scalars(query):
+        if any(each["named"]["job"] == job.id for each in (user.starting_weights or {})["files"]):
+            named = f"job `{user.id}`" if user.project == job.project else "a job of another project"
+            raise IllegalTransition(
+                f"{named} starts from the weights of job `{job.id}`, and is {user.state}: delete this one once that is "
+                "over"
+            )
+
+
+def _file(session: Session, named: JobWeights, project: str | None) -> StartingWeights:
+    """Raise NotFound if there are no such weights, and UnreadableJob if this release cannot tell."""
+    job = queries.job_row(session, named.job, project=project)
+    trial = queries.trial_view(_trial(job, named, queries.trials(session, job.id)))
+    url = weights_url(queries.job_view(job), trial, named.which)
+    return StartingWeights(named=named, url=url, sha256=weights_sha256(trial, url))
+
+
+def _trial(job: JobRow, named: JobWeights, trials: Sequence[TrialRow]) -> TrialRow:
+    """Return the only one of the job's `trials` that is meant."""
+    meant = [each for each in trials if named.arm in (None, each.arm) and named.seed in (None, each.seed)]
+    if len(meant) == 1:
+        return meant[0]
+    if not meant:
+        raise NotFound(f"job `{job.id}` has no such trial; it has {_listed(trials)}")
+    raise NotFound(
+        f"job `{job.id}` has {len(meant)} such trials: name one by `arm` and `seed`; it has {_listed(meant)}"
+    )
+
+
+def _listed(trials: Iterable[TrialRow]) -> str:
+    shown = [f"`arm: {each.arm}, seed: {each.seed}`" for each in trials]
+    more = f" and {len(shown) - _NUM_LISTED} more" if len(shown) > _NUM_LISTED else ""
+    return ", ".join(shown[:_NUM_LISTED]) + more
