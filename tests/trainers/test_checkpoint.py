@@ -14,6 +14,7 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig
 from trainers.methods.replica_config import ReplicaConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment
 from trainers.training.checkpoint import CheckpointError, commit_manifest, weights
 from trainers.training.replica import Replica
@@ -47,6 +48,24 @@ def test_a_loaded_checkpoint_continues_with_equal_bits(
 
     assert fresh.step == 5
     assert fresh.run(SEGMENT).losses == original.run(SEGMENT).losses
+
+
+@pytest.mark.parametrize("num_taken", [0, 1])
+def test_a_rank_with_a_pace_of_its_own_goes_on_from_a_checkpoint_whatever_it_did_before(
+    make_config: MakeConfig, tmp_path: Path, num_taken: int
+):
+    config = make_config(sync=LocalSgdConfig(period=6))
+    saved, used, fresh = (Replica(config, 0, 1, device="cpu") for _ in range(3))
+    if num_taken:
+        saved.run(Segment(num_steps=num_taken, learning_rate=0.1), until_average=True, pace=0.5)
+    write(saved, str(tmp_path))
+    used.run(Segment(num_steps=3, learning_rate=0.5), until_average=True, pace=0.5)
+
+    for replica in (used, fresh):
+        replica.load(str(tmp_path))
+
+    resumed, expected = (replica.run(SEGMENT, until_average=True, pace=0.5).losses for replica in (used, fresh))
+    assert resumed == expected
 
 
 def test_tensors_that_share_memory_are_written_as_they_are():

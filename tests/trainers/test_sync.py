@@ -342,12 +342,12 @@ def test_a_state_goes_through_json_and_through_torch_s_files_wherever_a_round_is
         assert scalars_of(parts) == scalars
 
 
-def test_the_trivial_policy_is_the_default_and_leaves_checkpoints_as_they_were(make_config):
+def test_the_trivial_policy_is_the_default_and_adds_nothing_to_checkpoints(make_config):
     state = _replica(make_config).state
 
     assert isinstance(ReplicaConfig.model_fields["sync"].default, EveryStepConfig)
-    assert state.shared.keys() == {"parameters", "optimizer", "steps", "average"}
-    assert not state.shared["average"].tensors()
+    assert state.shared.keys() == {"parameters", "optimizer", "alignment", "steps", "average"}
+    assert not state.shared["alignment"].tensors() and not state.shared["average"].tensors()
     assert state.own.keys() == {"buffers", "exchange", "random"}
 
 

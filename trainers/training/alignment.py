@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from trainers.snapshot import WithoutScalars
+
 #: Entries of the parameters that are looked at, at most: of so many, a cosine is known within 0.01.
 MOST_ENTRIES = 2**14
 #: A shorter gradient or update has no direction.
 LEAST_NORM = 1e-12
 
 
-class Alignment:
-    """The cosine between a step's descent direction and the update before it.
+class Alignment(WithoutScalars):
+    """The cosine between a step's descent direction and the update before it. Its state is the last update.
 
     It is the learning rate's hypergradient (Baydin et al., 2018, "Online learning rate adaptation with hypergradient
     descent", section 2), made free of both lengths: above 0 where a longer update would have got further.
@@ -28,19 +30,35 @@ class Alignment:
         self._update: Tensor | None = None  # ... the update
 
     def begin(self) -> None:
-        """Forget the last update, so that what is measured does not depend on what was trained before."""
+        """Forget the last update."""
         self._place, self._update = None, None
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def begin_if_moved(self) -> None:
+        """Forget the last update if the parameters are no longer where it led to."""
+        if self._place is not None and not torch.equal(self._place, self._somewhere()):
+            self.begin()
+
+    def tensors(self) -> dict[str, Tensor]:
         """Return the last update, and the place that it led to; {}: none is known."""
         if self._place is None or self._update is None:
             return {}
         return {"place": self._place, "update": self._update}
 
+    def fit(self, tensors: Mapping[str, Tensor]) -> None:
+        self.begin()
+        if tensors:  # checkpoints of earlier releases have none
+            device = self._parameters[0].device
+            self._place, self._update = (torch.empty_like(tensors[name], device=device) for name in ("place", "update"))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return `tensors()`."""
+        return self.tensors()
+
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on from `state`."""
-        device = self._parameters[0].device
-        self._place, self._update = (state[name].to(device) if state else None for name in ("place", "update"))
+        self.fit(state)
+        for name, live in self.tensors().items():
+            live.copy_(state[name])
 
     def measure(self) -> Tensor:
         """Return the cosine `()` for the gradients that the next update is made of; 0 if there was none before."""

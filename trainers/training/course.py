@@ -46,7 +46,7 @@ class Taken(NamedTuple):
 
 
 class Course:
-    """Takes steps with `parts` as `sync` says. Mutable: the parts, and the place in a round.
+    """Takes steps with `parts` as `sync` says. Mutable: the parts, and what a step that is left out came to.
 
     `rank` says whose samples it trains on; what is sent is in the ledgers of `node_links`.
     """
@@ -57,7 +57,6 @@ class Course:
         self._round_wait = RoundWait()
         self._held: tuple[Exchanged, Update] | None = None  # the step after which the ranks are to meet
         self._last: Step | None = None  # None: the next step is trained whatever the pace
-        self._steps_of_round = 0  # since `meet`
 
     @property
     def _number(self) -> int:
@@ -74,9 +73,8 @@ class Course:
         taken: list[Taken] = []
         diverged = False
         self._use(segment)
-        if not begin:
-            self._parts.alignment.begin()
-        round_start = self._number - self._steps_of_round
+        self._parts.alignment.begin_if_moved()
+        round_start = self._number - self._sync.steps_since_meeting
         self._parts.feed.leave_out(lambda step: not is_trained(step - round_start, pace))
         with self._parts.random.scope():
             for index in range(begin, segment.num_steps):
@@ -99,7 +97,7 @@ class Course:
         """Meet the other ranks after the last step, as `run` was told to leave it; returns that step's result."""
         assert self._held is not None
         started, before = time.monotonic(), self._stopwatch.read()
-        outcome, self._steps_of_round = self._advanced(*self._held), 0
+        outcome = self._advanced(*self._held)
         took = time.monotonic() - started
         times = None if outcome.diverged else self._stopwatch.since(before, took)
         return SegmentResult(
@@ -176,14 +174,14 @@ class Course:
 
         Without `may_meet` an average that is due after it is held back.
         """
-        if self._last is None or is_trained(self._steps_of_round, pace):
+        if self._last is None or is_trained(self._sync.steps_since_meeting, pace):
             step = self._train_step(segment, index, may_meet=may_meet)
         else:
             rate = self._parts.optimizer.set_learning_rate(self._asked_rate(segment, index), self._number)
             step = self._last._replace(
                 outcome=self._count(self._last.outcome, segment, rate, may_meet=may_meet, is_trained=False)
             )
-        self._last, self._steps_of_round = step, self._steps_of_round + 1
+        self._last = step
         return step
 
     def _train_step(self, segment: Segment, index: int, *, may_meet: bool) -> Step:

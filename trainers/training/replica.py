@@ -95,7 +95,11 @@ class Replica:
         self._sync = sync.build(policy_parts)
         self._exchange = self._sync.exchange
         self._course = Course(made, self._sync, self._node_links, self.rank)
-        trained: StateParts = {"parameters": made.parameters, "optimizer": made.optimizer}
+        trained: StateParts = {
+            "parameters": made.parameters,
+            "optimizer": made.optimizer,
+            "alignment": made.alignment,
+        }
         shared, own = self._sync.divide(trained)
         own |= {"buffers": made.buffers, "exchange": self._exchange, "random": made.random}
         frozen = made.parameters.tensors().keys() - made.optimizer.parameters.keys()  # which may fill the device
@@ -233,6 +237,7 @@ class Replica:
         self.state.copy_from(fresh.state)
         del fresh
         gc.collect()  # its parts hold each other, and would stay on the device beside this one
+        self._course.forget_last()
 
     def save(self, url: str) -> list[Shard]:
         """Write this rank's part of a checkpoint at the folder `url`; `commit_manifest` completes it."""
@@ -265,6 +270,7 @@ class Replica:
         if manifest.nodes == self.nodes:
             with torch.no_grad():
                 checkpoint.load(url, self.state, manifest, rank=self.rank)
+            self._course.forget_last()
             return
         if "sync" in self.state.own:
             raise CheckpointError(f"{url} goes on with nodes {manifest.nodes} alone: each has what others cannot take")
