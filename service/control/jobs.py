@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, bindparam, delete as delete_from, insert, select
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session, object_session
 from search.config import Budget
 from search.past_jobs.prior import Prior
 from search.sweep.draw import designed
-from service.control import code, events, messages, queries, starting_weights, transfer
+from service.control import code, events, messages, queries, starting_weights
 from service.control.access.rules import Principal, visible_project
 from service.control.database import rows
 from service.control.database.session import Database
@@ -79,13 +80,15 @@ def add(
     now: float,
     key_s: float,
     quotas: Quotas,
+    priors: Mapping[str, Prior] = MappingProxyType({}),
     source: str | None = None,
     request: str | None = None,
 ) -> tuple[JobRow, bool]:
     """Store a queued job with its trials, or find the one that `by` made with `key`. The flag says whether it is new.
 
-    `source` is the job that was cloned, and `request` the digest of the request. A key is forgotten after `key_s`
-    seconds. If another replica stores the same key meanwhile, uniqueness fails and the writer runs this again.
+    `source` is the job that was cloned, and `request` the digest of the request. `priors` are those that
+    `transfer.priors` found before, as that takes too long for the one writer. A key is forgotten after `key_s` seconds.
+    If another replica stores the same key meanwhile, uniqueness fails and the writer runs this again.
     Raises QueueFull if the `quotas` let no more jobs wait.
     """
     scope = _scope(by, key)
@@ -98,13 +101,11 @@ def add(
             session.execute(delete_from(IdempotencyRow).filter_by(**scope))
     require_place(session, quotas, by=by)
     code.use(session, spec, project=by.project, now=now)
-    samples = samples_of(spec)
-    priors = transfer.priors(session, spec, samples, project=visible_project(by))
     job = _add_row(session, spec, source=source, by=by, now=now)
     labels = [{"job_id": job.id, "name": name, "value": value} for name, value in spec.labels.items()]
     rows.add(session, _LABELS, *labels)
     rows.add(session, _TEXTS, {"job_id": job.id, "text": _text(job)})
-    rows.add(session, _TRIALS, *_trial_rows(job.id, spec, samples, priors))
+    rows.add(session, _TRIALS, *_trial_rows(job.id, spec, samples_of(spec), priors))
     if key is not None:
         rows.add(session, _KEYS, {**scope, "job_id": job.id, "created_at": now, "request": request})
     return job, True

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from search.config import Budget
+from search.past_jobs.prior import Prior
 from service import tracing
 from service.control import code, events, jobs, listing, queries, starting_weights, steers, transfer, verbs
 from service.control.access import audit, keys
@@ -125,12 +126,13 @@ class Store:
         """
 
         quotas = self.quotas.limits()  # here, as the writer waits for no reader
+        priors = self._priors(spec, by=by)  # a past job that is deleted before the write has taught all the same
 
         def add(session: Session) -> tuple[JobView, bool]:
             now = self._db.now()
             kept_s = self.settings.idempotency_s
             how = {"key": idempotency_key, "source": source, "request": request}
-            job, created = jobs.add(session, spec, by=by, now=now, key_s=kept_s, quotas=quotas, **how)
+            job, created = jobs.add(session, spec, by=by, now=now, key_s=kept_s, quotas=quotas, priors=priors, **how)
             if created:
                 audit.add(session, by, "createJob", job.id, now=now)
             return queries.job_view(job, spec if created else None), created
@@ -166,10 +168,13 @@ class Store:
 
     def prior_jobs(self, spec: JobSpec, *, by: Principal = LOCAL) -> dict[str, tuple[str, ...]]:
         """Return the past jobs from which each arm with `transfer` would learn. Raises InvalidJob as `add_job` does."""
-        with self._db.reading() as session:
-            found = transfer.priors(session, spec, jobs.samples_of(spec), project=visible_project(by))
+        found = self._priors(spec, by=by)
         asking = [arm.name for arm in spec.arms if arm.name in found]
         return {arm: tuple(search.job for search in found[arm].searches) for arm in asking}
+
+    def _priors(self, spec: JobSpec, *, by: Principal) -> dict[str, Prior]:
+        with self._db.reading() as session:
+            return transfer.priors(session, spec, jobs.samples_of(spec), project=visible_project(by))
 
     def require_named(self, spec: JobSpec, *, by: Principal = LOCAL) -> None:
         """Raise InvalidJob as `add_job` does if the job names code or weights that `by` does not have."""

@@ -39,7 +39,7 @@ def drawn(session: Session, job: JobRow, trial: TrialRow, record: SampleDrawn) -
     trial.sample = {**trial.sample, "values": record.values, "drawn_by": record.drawn_by}
     values = {trial.arm: record.values}
     visible = None if job.sees_all else job.project
-    priors, _ = transfer.sample_priors(session, stored_spec(job.id, job.spec), values, project=visible)
+    priors = transfer.sample_priors(session, stored_spec(job.id, job.spec), values, project=visible)
     trial.prior = priors[trial.arm].model_dump(mode="json") if trial.arm in priors else None
     events.tell(trial, EventKind.SAMPLE, **record.model_dump(mode="json", exclude={"kind", "only_if_new"}))
 

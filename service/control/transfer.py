@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from search.config import BoConfig, PastJobs
 from search.past_jobs.prior import MIN_FINITE, NO_PRIOR, PastSearch, Prior
 from search.sweep.spec import SampleValues
-from service.control import queries
 from service.control.models import JobRow, StageRow, TrialRow
 from service.errors import InvalidJob, UnreadableJob
 from service.job.parts import Arm, JobParts, TrialSpec
@@ -47,6 +46,14 @@ class _Kind(NamedTuple):
         return cls(trial.replica.optimizer.kind, f"{exchange.kind}{by}{under}")
 
 
+class _Run(NamedTuple):
+    """A past run that searched."""
+
+    arm: str
+    seed: int
+    kind: _Kind
+
+
 class _Named(NamedTuple):
     """A past job that a job names, and where."""
 
@@ -62,20 +69,42 @@ class _Unlike(_Refusal):
     """It trained with another optimizer or exchange; runs of other kinds may learn from it."""
 
 
+class _Past:
+    """The past jobs of `project`, or of all if None. A job's runs are read once, for all arms and samples that ask."""
+
+    def __init__(self, session: Session, project: str | None) -> None:
+        self.session, self.project = session, project
+        self._runs: dict[str, tuple[_Run, ...]] = {}
+
+    def runs(self, job: JobRow) -> tuple[_Run, ...]:
+        """Return the job's runs that searched. Raises `_Refusal`."""
+        if job.id not in self._runs:
+            try:
+                spec = stored_spec(job.id, job.spec)
+            except UnreadableJob as error:
+                raise _Refusal(str(error)) from error
+            samples = self.session.execute(select(TrialRow.arm, TrialRow.sample).where(TrialRow.job_id == job.id))
+            drawn = {arm: sample["values"] for arm, sample in samples if sample and sample["values"]}
+            searching = (trial for trial in spec.trials(drawn) if isinstance(trial.controller, BoConfig))
+            self._runs[job.id] = tuple(_Run(trial.arm, trial.seed, _Kind.of(trial)) for trial in searching)
+        return self._runs[job.id]
+
+
 def priors(session: Session, spec: JobSpec, samples: Mapping[str, Sample], *, project: str | None) -> dict[str, Prior]:
     """Return the prior of each arm and drawn sample that asks for one, from jobs of `project`, or of all if None.
 
     Raises InvalidJob for named jobs that it cannot learn from. Jobs of other projects count as not found.
     """
     drawn = {name: sample.values for name, sample in samples.items() if sample.values is not None}
-    found, problems = sample_priors(session, spec, drawn, project=project)
+    past = _Past(session, project)
+    found, problems = _sample_priors(past, spec, drawn)
     trials = {trial.arm: trial for trial in spec.trials()}
     for index, arm in enumerate(spec.arms):
         trial = trials[arm.name]
         if not isinstance(trial.controller, BoConfig) or trial.controller.transfer is None:
             continue
         place = f"/arms/{index}/controller" if arm.controller else "/controller"
-        searches, refused = _searches(session, trial, trial.controller.transfer, f"{place}/transfer", project)
+        searches, refused = _searches(past, trial, trial.controller.transfer, f"{place}/transfer")
         problems |= {named: str(refusal) for named, refusal in refused.items()}
         found[arm.name] = Prior(searches=searches)
     if problems:
@@ -85,8 +114,15 @@ def priors(session: Session, spec: JobSpec, samples: Mapping[str, Sample], *, pr
 
 def sample_priors(
     session: Session, spec: JobSpec, drawn: Mapping[str, SampleValues], *, project: str | None
+) -> dict[str, Prior]:
+    """Return the prior of each of these samples that asks for one, by name. `project` is as in `priors`."""
+    return _sample_priors(_Past(session, project), spec, drawn)[0]
+
+
+def _sample_priors(
+    past: _Past, spec: JobSpec, drawn: Mapping[str, SampleValues]
 ) -> tuple[dict[str, Prior], dict[_Named, str]]:
-    """Return the prior of each of these samples that asks for one, by name, and why named jobs teach none of them.
+    """Return the priors of `sample_priors`, and why named jobs teach none of the samples.
 
     Samples may differ in what makes runs comparable, so each learns from those of the named jobs that are like it.
     That a job is unlike all of them is no fault: a sample that is drawn later may be like it.
@@ -107,7 +143,7 @@ def sample_priors(
                 if alike not in known:
                     is_jobs_own = isinstance(spec.controller, BoConfig) and transfer == spec.controller.transfer
                     place = "/controller/transfer" if is_jobs_own else f"/params/{swept[0]}"
-                    searches, refused = _searches(session, trial, transfer, place, project)
+                    searches, refused = _searches(past, trial, transfer, place)
                     known[alike] = Prior(searches=searches)
                     teaching |= {search.job for search in searches}
                     problems |= {named: str(why) for named, why in refused.items() if not isinstance(why, _Unlike)}
@@ -120,16 +156,16 @@ def _asks(job: JobParts) -> bool:
 
 
 def _searches(
-    session: Session, trial: TrialSpec, transfer: PastJobs | str, place: str, project: str | None
+    past: _Past, trial: TrialSpec, transfer: PastJobs | str, place: str
 ) -> tuple[tuple[PastSearch, ...], dict[_Named, _Refusal]]:
     """Return the searches that the trial learns from, and why it cannot learn from the other jobs named at `place`."""
     if not isinstance(transfer, PastJobs):
-        return _newest(session, trial, project), {}
+        return _newest(past, trial), {}
     searches: list[PastSearch] = []
     refused: dict[_Named, _Refusal] = {}
     for number, job_id in enumerate(transfer.jobs):
         try:
-            searches.append(_search_of(session, job_id, _Kind.of(trial), project))
+            searches.append(_search_of(past, job_id, _Kind.of(trial)))
         except _Refusal as refusal:
             refused[_Named(f"{place}/jobs/{number}", job_id)] = refusal
     return tuple(searches), refused
@@ -141,18 +177,18 @@ def kept(session: Session, job_id: str) -> Mapping[str, Prior]:
     return {each: NO_PRIOR if prior is None else Prior.model_validate(prior, extra="ignore") for each, prior in rows}
 
 
-def _newest(session: Session, trial: TrialSpec, project: str | None) -> tuple[PastSearch, ...]:
+def _newest(past: _Past, trial: TrialSpec) -> tuple[PastSearch, ...]:
     workload, given = trial.replica.workload, JobRow.spec["workload"]
     query = select(JobRow).where(JobRow.state == JobState.SUCCEEDED.value)
     query = query.where(given["kind"].as_string() == workload.kind)
-    if project is not None:
-        query = query.where(JobRow.project == project)
+    if past.project is not None:
+        query = query.where(JobRow.project == past.project)
     if isinstance(workload, OwnWorkload):
         query = query.where(given["factory"].as_string() == workload.factory)
     searches: list[PastSearch] = []
-    for job in session.scalars(query.order_by(JobRow.id.desc()).limit(MAX_LOOKED_AT)):
+    for job in past.session.scalars(query.order_by(JobRow.id.desc()).limit(MAX_LOOKED_AT)):
         try:
-            searches.append(_search(session, job, _Kind.of(trial)))
+            searches.append(_search(past, job, _Kind.of(trial)))
         except _Refusal:
             continue
         if len(searches) == MAX_JOBS:
@@ -160,33 +196,28 @@ def _newest(session: Session, trial: TrialSpec, project: str | None) -> tuple[Pa
     return tuple(searches)
 
 
-def _search_of(session: Session, job_id: str, kind: _Kind, project: str | None) -> PastSearch:
-    job = session.get(JobRow, job_id)
-    if job is None or project not in (None, job.project):
+def _search_of(past: _Past, job_id: str, kind: _Kind) -> PastSearch:
+    job = past.session.get(JobRow, job_id)
+    if job is None or past.project not in (None, job.project):
         raise _Refusal(f"there is no job `{job_id}`")
     if job.job_state is not JobState.SUCCEEDED:
         raise _Refusal(f"job `{job_id}` is {job.state}; only one that succeeded can be learned from")
-    return _search(session, job, kind)
+    return _search(past, job, kind)
 
 
-def _search(session: Session, job: JobRow, kind: _Kind) -> PastSearch:
+def _search(past: _Past, job: JobRow, kind: _Kind) -> PastSearch:
     """Return the wide search of the job's first comparable run that has one. Raises `_Refusal`."""
-    try:
-        spec = stored_spec(job.id, job.spec)
-    except UnreadableJob as error:
-        raise _Refusal(str(error)) from error
-    drawn = queries.samples(queries.trials(session, job.id))
-    searching = [trial for trial in spec.trials(drawn) if isinstance(trial.controller, BoConfig)]
+    searching = past.runs(job)
     if not searching:
         raise _Refusal(f"job `{job.id}` has no arm that searched")
-    alike = [(trial.arm, trial.seed) for trial in searching if _Kind.of(trial) == kind]
+    alike = [(run.arm, run.seed) for run in searching if run.kind == kind]
     if not alike:
-        other = _Kind.of(searching[0])
+        other = searching[0].kind
         raise _Unlike(
             f"job `{job.id}` trained with optimizer `{other.optimizer}` and exchange `{other.exchange}`, this one does "
             f"with `{kind.optimizer}` and `{kind.exchange}`: their rates and levels do not compare"
         )
-    searches = list(_decided(session, job.id, alike))
+    searches = list(_decided(past.session, job.id, alike))
     for search in searches:
         if search.num_finite >= MIN_FINITE:
             return search

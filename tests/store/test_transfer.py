@@ -1,7 +1,10 @@
 """Past jobs: which ones a job may learn from, and that every attempt learns from the same."""
 
+import threading
+
 import pytest
 
+from service.control import transfer
 from service.control.access.rules import Principal
 from service.control.listing import JobFilter
 from service.control.models import StageRow
@@ -9,6 +12,7 @@ from service.errors import InvalidJob
 from service.job.states import JobState
 from service.wire.access import Role
 from service.wire.records import AttemptFinished, Bill, SampleDrawn
+from service.wire.stored import stored_spec
 from tests.support.decisions import decision
 from tests.support.unreadable import make_unreadable
 
@@ -59,6 +63,21 @@ def test_auto_takes_the_newest_five_that_are_alike(store, make_spec, past):
     assert [search.job for search in point.prior.searches] == alike[:0:-1]
     assert [probe.reward for probe in point.prior.searches[0].probes] == [0.1, 0.4, 0.5, 0.2, None]
     assert point.prior.searches[0].probes[1].values.learning_rate == pytest.approx(0.1)
+
+
+def test_a_past_job_is_read_once_for_all_arms_and_not_by_the_thread_that_writes(store, make_spec, past, monkeypatch):
+    past_job, readers = past(), []
+
+    def read(*stored):
+        readers.append(threading.current_thread())
+        return stored_spec(*stored)
+
+    monkeypatch.setattr(transfer, "stored_spec", read)
+    job, _ = store.add_job(make_spec(**AUTO, arms=[{"name": "one"}, {"name": "two", **SGD}, {"name": "three"}]))
+
+    assert readers == [threading.current_thread()]
+    learned = [[each.job for each in trial.prior.searches] for trial in _brief(store, job.id).trials]
+    assert learned == [[past_job], [], [past_job]]
 
 
 def test_a_sample_is_alike_by_what_it_trained_with(store, make_spec, begin):
