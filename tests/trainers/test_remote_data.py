@@ -31,7 +31,7 @@ class Files(BaseHTTPRequestHandler):
         self.asked.append(self.path)
         content = CONTENT.get(self.path, b"torn")
         known = dict.fromkeys((*CONTENT, "/torn"), 200) | {"/moved": 302, "/down": 503, "/late": 408, "/many": 429}
-        self.send_response(known.get(self.path, 404))
+        self.send_response(known.get(self.path.partition("?")[0], 404))
         self.send_header("Location", "/one")
         self.send_header("Content-Length", str(len(content) + 10 * (self.path == "/torn")))
         self.end_headers()
@@ -102,6 +102,15 @@ def test_a_missing_file_is_refused_and_a_fault_of_the_server_may_pass(server: st
     assert torn.value.errno == errno.EIO
 
     assert [each.suffix for each in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("path", ["none", "down"])
+def test_an_error_names_no_query_of_a_url_as_it_may_be_a_signature(server: str, path: str) -> None:
+    with pytest.raises((NoData, OSError)) as refusal:
+        got(remote(f"{server}/{path}?sig=s3cret"))
+
+    assert f"{server}/{path}" in str(refusal.value) and "s3cret" not in str(refusal.value)
+    assert f"/{path}?sig=s3cret" in Files.asked
 
 
 def test_what_a_killed_download_left_goes_with_the_next(server: str, tmp_path: Path) -> None:

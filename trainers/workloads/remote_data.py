@@ -125,18 +125,18 @@ def _download(field: str, file: RemoteFile, path: Path) -> None:
             raise OSError(f"the connection ended after {num_bytes} of {size} bytes")
         if found != file.sha256:
             raise NoData(
-                f"`{field}`: {file.url} has another SHA-256 than the job says: {found}, not {file.sha256}; the "
+                f"`{field}`: {_shown(file.url)} has another SHA-256 than the job says: {found}, not {file.sha256}; the "
                 "file has changed, or the job names another one"
             )
         partial.chmod(0o444)
         partial.rename(path)
         _make_room(field, path.parent, 0)  # where its size was not known before
     except (OSError, http.client.HTTPException) as error:  # which may pass: the next attempt tries it again
-        why = f"`{field}`: cannot get {file.url}: {error or type(error).__name__}"
+        why = f"`{field}`: cannot get {_shown(file.url)}: {error or type(error).__name__}"
         raise OSError(errno.EIO, why) from error
     finally:
         partial.unlink(missing_ok=True)
-    log.info("%s: %d bytes in %.1f s, kept as %s", file.url, num_bytes, time.monotonic() - started, path)
+    log.info("%s: %d bytes in %.1f s, kept as %s", _shown(file.url), num_bytes, time.monotonic() - started, path)
 
 
 def _copied(field: str, content: Any, out: IO[bytes], *, most: int) -> tuple[str, int]:
@@ -184,6 +184,12 @@ def _evicted(path: Path) -> int:
     return size
 
 
+def _shown(url: str) -> str:
+    """Return a URL as errors and logs name it: without a password, and without the query, which may be a signature."""
+    place = urlsplit(url)
+    return place._replace(netloc=place.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
 @contextmanager
 def _opened(field: str, url: str) -> Iterator[tuple[Any, int | None]]:
     """Give the content at `url`, and its size where that is known."""
@@ -192,22 +198,23 @@ def _opened(field: str, url: str) -> Iterator[tuple[Any, int | None]]:
             with filesystem.reaching(url) as (store, path), store.open(path, "rb", block_size=8 << 20) as content:
                 yield content, store.info(path)["size"]
         except (FileNotFoundError, PermissionError, ImportError) as error:
-            raise NoData(f"`{field}`: {url} is not to be had: {error}") from error
+            raise NoData(f"`{field}`: {_shown(url)} is not to be had: {error}") from error
         return
     for _ in range(_MAX_REDIRECTS + 1):
         connection = _connected(field, url)
         try:
             place = urlsplit(url)
             connection.request("GET", f"{place.path or '/'}{f'?{place.query}' if place.query else ''}")
-            answer = connection.getresponse()
-            if answer.status == 200:
-                yield answer, answer.length
-                return
-            if answer.status not in (301, 302, 303, 307, 308):
-                may_pass = answer.status in (408, 429) or not 400 <= answer.status < 500
-                kind = OSError if may_pass else NoData
-                raise kind(f"`{field}`: {url} is not to be had: the server answered {answer.status} {answer.reason}")
-            url = urljoin(url, answer.getheader("Location", ""))
+            with connection.getresponse() as answer:
+                if answer.status == 200:
+                    yield answer, answer.length
+                    return
+                if answer.status not in (301, 302, 303, 307, 308):
+                    may_pass = answer.status in (408, 429) or not 400 <= answer.status < 500
+                    kind = OSError if may_pass else NoData
+                    why = f"the server answered {answer.status} {answer.reason}"
+                    raise kind(f"`{field}`: {_shown(url)} is not to be had: {why}")
+                url = urljoin(url, answer.getheader("Location", ""))
         finally:
             connection.close()
     raise OSError(f"more than {_MAX_REDIRECTS} redirects")
@@ -217,7 +224,7 @@ def _connected(field: str, url: str) -> http.client.HTTPConnection:
     """Return a connection to the server of `url`: to the very address that was found to be public."""
     place, may_be_private = urlsplit(url), os.environ.get(PRIVATE_VARIABLE, "").lower() == "true"
     if place.scheme not in (("https", "http") if may_be_private else ("https",)) or not place.hostname:
-        raise NoData(f"`{field}`: {url} is refused: only https:// and s3:// are allowed ({PRIVATE_VARIABLE})")
+        raise NoData(f"`{field}`: {_shown(url)} is refused: only https:// and s3:// are allowed ({PRIVATE_VARIABLE})")
     port = place.port or (443 if place.scheme == "https" else 80)
     address = str(socket.getaddrinfo(place.hostname, port, type=socket.SOCK_STREAM)[0][4][0])
     if not may_be_private and not is_public(address):
