@@ -36,14 +36,14 @@ def _probe(rate: float, level: float) -> Callable[[Group, str], Any]:
     def act(group: Group, url: str) -> Any:
         group.restore("stage")
         result = group.run(Segment(num_steps=15, learning_rate=rate, level=level))
-        return result.losses, result.bytes_sent
+        return result.losses, result.alignments, result.bytes_sent
 
     return act
 
 
 def _commit(group: Group, url: str) -> Any:
     result = group.run(Segment(num_steps=40, learning_rate=0.5, final_learning_rate=0.3, level=0.02))
-    return result.first_step, result.losses, result.bytes_sent, result.threshold
+    return result.first_step, result.losses, result.alignments, result.bytes_sent, result.threshold
 
 
 def _export(group: Group, url: str) -> bytes:
