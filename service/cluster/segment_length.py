@@ -14,8 +14,7 @@ from trainers.segment import Segment, SegmentResult
 #: Steps of a push under a budget in steps or bytes. It is constant, because no decision may read a clock there.
 CLOCKLESS_PUSH = 10
 #: The longest push under a budget in seconds: a cancel takes effect only between pushes. Slow steps are grouped, up to
-#: `FIRST_PUSH` steps and `MAX_SLOW_PUSH_S`. The first step of a push shows no cosine, so with pushes of one step, a
-#: learning rate that is too low would never rise.
+#: `FIRST_PUSH` steps and `MAX_SLOW_PUSH_S`, since every push is a call to all workers, and a record.
 MAX_PUSH_S, MAX_SLOW_PUSH_S = 0.5, 10.0
 #: The approximate number of linear pieces of a changing rate, however long the run, since a schedule stores each.
 MOST_PIECES = 1024

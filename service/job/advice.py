@@ -6,7 +6,6 @@ from typing import Any
 
 from search.config import (
     AutoLrsConfig,
-    BoConfig,
     Budget,
     CosineConfig,
     LinearConfig,
@@ -41,9 +40,6 @@ HIGH_OUTER_MOMENTUM, MIN_AVERAGES = 0.9, 100
 
 #: Up to this share of dropped entries, nothing is saved: each kept entry takes 4 bytes and 2 more for its index.
 NOTHING_SAVED = 1 / 3
-
-#: With fewer steps between evaluations, too few of them show whether a rate is too low.
-LEAST_EVERY = 5
 
 #: A method that takes effect late should do so within this share of the steps, as in the 1-bit Adam paper.
 EARLY = 0.15
@@ -96,8 +92,6 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_a_level(trial)
         yield from _on_a_period(trial)
         yield from _on_options(trial)
-    if isinstance(controller, BoConfig):
-        yield from _on_a_rise(trial, controller)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
     if fall := _fall(trial):
@@ -127,16 +121,6 @@ def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
             f"a search takes {probing} steps, and `max_search_fraction` {fraction:g} of `budget.steps` {steps} is "
             f"{math.floor(fraction * steps)}: give {config.least_budget(probing)} steps, a higher fraction, "
             "or `controller: {kind: off}` to keep the guess"
-        )
-
-
-def _on_a_rise(trial: TrialSpec, config: BoConfig) -> Iterator[str]:
-    every, rises = trial.objective.every, any(OPTIMIZER_TRAITS[each.kind].rises for each in _may_train(trial))
-    if rises and config.max_raise > 1 and every < LEAST_EVERY:
-        yield (
-            f"`objective.every` is {every}, and the first step after an evaluation has no update to be compared with, "
-            f"so a rate that is too low {'does not rise' if every == 1 else 'rises late'}: "
-            f"give `every` {LEAST_EVERY} or more"
         )
 
 
