@@ -199,25 +199,26 @@ def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
 
 
 def _started_over(setup: SearchSetup, stage: Stage) -> _Begin:
-    """Begin again at a lower rate than the one that was picked, and bar that one, or what it has risen to."""
+    """Begin again at a lower rate than the one that was picked, and bar that one, and so all that it has risen to."""
     assert stage.decision is not None
     used, picked = stage.decision.values, _picked(setup, stage)
     rate = max(setup.space.min_learning_rate, picked * STARTED_OVER_FACTOR)
     note = f"the model was learning its data by heart, so the run starts over at {rate:.3g}"
-    failed = used.model_copy(update={"learning_rate": max(picked, used.learning_rate)})
+    failed = used.model_copy(update={"learning_rate": picked})
     return _Begin(used.model_copy(update={"learning_rate": rate}), note, WIDEST, (*stage.line.barred, failed))
 
 
 def _picked(setup: SearchSetup, stage: Stage) -> float:
     """Return the rate that was picked, before commits raised it, or cut it since their loss stood still.
 
-    It comes from the last search, pin or failure, or it is the rate that woke the model.
+    It comes from the last search, pin or failure, or it is the rate that woke the model. If it has been vetoed since,
+    the nearest rate that is left stands for it.
     """
     assert stage.decision is not None
     if stage.course.awakens:
         return _raised(setup, stage)[0].learning_rate
     known = None if stage.probes or stage.is_pinned else stage.course.picked
-    return stage.decision.values.learning_rate if known is None else known
+    return stage.decision.values.learning_rate if known is None else setup.clip_rate(known)
 
 
 def _cut(ending: Ending) -> tuple[float, str]:
@@ -266,7 +267,7 @@ def _line_after(setup: SearchSetup, stage: Stage, ending: Ending, meaning: _Mean
         drift=learned_drift(history),
         outcomes=with_outcome(was.outcomes, stage.decision.forecast, None if ending.events else ending.end_loss),
         barred=begin.barred,
-        diverged=diverged_probes(stage),
+        diverged=diverged_probes(setup, stage),
     )
 
 

@@ -3,9 +3,9 @@
 import math
 
 from search.bayesian.decay import is_decaying
-from search.bayesian.rewards import diverged_probes, lowest_diverged
+from search.bayesian.rewards import diverged_probes
 from search.bayesian.setup import FIRST_COMMIT_STEPS, SearchSetup
-from search.bayesian.stage import BARRED_SHARE, Stage, is_barred
+from search.bayesian.stage import BARRED_SHARE, Stage, barred_from
 from search.budget import spending
 from search.curves.curve_summary import trace_of
 from search.curves.events import Signs
@@ -92,33 +92,33 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
     if not (setup.traits.rises and stage.course.may_rise) or stage.is_on_ramp:
         return stage.course.rise
     asked = math.exp(RISE_PER_STEP * trace_of(observation).aligned)
-    factor = _unless_negligible(stage.course.rise, max(1.0, min(asked, setup.config.max_raise / stage.course.raised)))
-    return stage.course.rise if _is_barred(stage, factor) else factor
+    most = min(setup.config.max_raise / stage.course.raised, _most_rise(setup, stage))
+    return _unless_negligible(stage.course.rise, max(1.0, min(asked, most)))
 
 
-def _is_barred(stage: Stage, factor: float) -> bool:
-    """Return whether the decision's rate times `factor` is as high as one that has failed, in a commit or a probe."""
+def _most_rise(setup: SearchSetup, stage: Stage) -> float:
+    """Return the highest factor that keeps the rate below those that have failed, in a commit or a probe."""
     assert stage.decision is not None
     values = stage.decision.values
-    risen = values.model_copy(update={"learning_rate": factor * values.learning_rate})
-    return is_barred(risen, (*stage.line.barred, *diverged_probes(stage)))
+    barred = barred_from(values, (*stage.line.barred, *diverged_probes(setup, stage)))
+    return barred / LEAST_RISE / values.learning_rate
 
 
 def _awakening(setup: SearchSetup, stage: Stage, signs: Signs, spent: Spent) -> float:
     if signs.has_learned or _growth(stage, signs, signs.gradient_end) >= WAKING_GRADIENTS:
         return stage.course.rise
     parts = signs.num_steps / max(PATIENCE_STEPS, AWAKENING_SHARE * _run_steps(setup, spent))
-    most = math.log(min(AWAKENING_MOST, _most_awakening(stage)), AWAKENING_FACTOR)
+    most = math.log(min(AWAKENING_MOST, _most_awakening(setup, stage)), AWAKENING_FACTOR)
     return _unless_negligible(stage.course.rise, AWAKENING_FACTOR ** min(parts, most))
 
 
-def _most_awakening(stage: Stage) -> float:
+def _most_awakening(setup: SearchSetup, stage: Stage) -> float:
     """Return the highest factor, at least 1, that keeps the rate below those at which a probe diverged."""
-    lowest = lowest_diverged(stage)
-    if lowest is None:
+    rates = [values.learning_rate for values in diverged_probes(setup, stage)]
+    if not rates:
         return math.inf
     assert stage.decision is not None
-    return max(1.0, BARRED_SHARE * lowest / stage.decision.values.learning_rate)
+    return max(1.0, BARRED_SHARE * min(rates) / stage.decision.values.learning_rate)
 
 
 def _run_steps(setup: SearchSetup, spent: Spent) -> float:

@@ -23,7 +23,7 @@ from search.past_jobs.transfer import expectation, worth_of_divergence
 from search.space import Box
 from search.surrogate.gaussian_process import Function
 from search.surrogate.model import LEAST_POINTS, MIN_POINTS, AnySurrogate, fit
-from search.types import Values
+from search.types import Candidate, Values
 
 Array = NDArray[np.float64]
 _Kind = tuple[float | str | None, ...]  # the values that decide the cost of a step
@@ -452,20 +452,21 @@ def surrogate_of(setup: SearchSetup, stage: Stage, box: Box) -> AnySurrogate | N
     return stage.surrogates[known, box]
 
 
-def diverged_probes(stage: Stage) -> tuple[Values, ...]:
-    """Return the values at which probes of this stage, or of an earlier one, diverged."""
-    return stage.line.diverged + _diverged_here(stage)
+def diverged_probes(setup: SearchSetup, stage: Stage) -> tuple[Values, ...]:
+    """Return the values at which probes of this stage, or of an earlier one, diverged, with the rates of all workers.
+
+    The batch of all is larger than that of a worker alone, so they diverge at a higher rate.
+    """
+    judged = zip(stage.probes, scores(stage), strict=True)
+    here = (_of_all_workers(setup, probe.candidate) for probe, score in judged if score.reward is None)
+    return (*stage.line.diverged, *here)
 
 
-def lowest_diverged(stage: Stage) -> float | None:
-    """Return the lowest rate at which a probe of this stage, or of an earlier one, diverged; None: none did."""
-    return min((values.learning_rate for values in diverged_probes(stage)), default=None)
+def _of_all_workers(setup: SearchSetup, candidate: Candidate) -> Values:
+    rate = candidate.values.learning_rate * (setup.whole_batch_factor if candidate.alone else 1.0)
+    return candidate.values.model_copy(update={"learning_rate": rate})
 
 
 def diverged_values(stage: Stage) -> tuple[Values, ...]:
     """Return all values that may not be tried again in `stage`."""
-    return stage.line.barred + _diverged_here(stage)
-
-
-def _diverged_here(stage: Stage) -> tuple[Values, ...]:
-    return tuple(score.values for score in scores(stage) if score.reward is None)
+    return stage.line.barred + tuple(score.values for score in scores(stage) if score.reward is None)

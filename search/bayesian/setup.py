@@ -28,6 +28,9 @@ LEVEL_PROBES = 2
 SHALLOW, RAMP_PER_MATRIX, MOST_RAMP, RAMP_PART = 4, 10, 100, 1 / 3
 #: The least steps of a run's first commit.
 FIRST_COMMIT_STEPS = 2 * SHORTEST_WINDOW
+#: If W single workers trained the coarse probes, a batch of the run is W times as large. Its best rate is higher by
+#: this power of W (docs/decisions/0013).
+BATCH_POWER = 1 / 3
 #: If an end of the coarse probes' range does best, the range is extended there, at most this often.
 MAX_EXTENSIONS = 2
 
@@ -85,6 +88,11 @@ class SearchSetup:
         seconds = {} if self.space.alone_s is None else {"seconds": self.space.alone_s}
         cost = {"steps": 1.0, "bytes": 0.0} | seconds
         return {unit: cost[unit] for unit in spending.caps(self.budget) if unit in cost}
+
+    @property
+    def whole_batch_factor(self) -> float:
+        """The factor by which the batch of all workers takes a higher rate than that of a worker alone."""
+        return float(self.space.num_alone**BATCH_POWER)
 
     @property
     def search_fraction(self) -> float:

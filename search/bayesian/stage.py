@@ -1,5 +1,6 @@
 """The open stage: its candidates and their measurements. A controller mutates it, and nothing else does."""
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -222,8 +223,10 @@ class Stage:
 
 def is_barred(values: Values, diverged: tuple[Values, ...]) -> bool:
     """Return whether `values` are as likely to diverge as any of those that did."""
-    return any(
-        values.learning_rate >= BARRED_SHARE * other.learning_rate
-        and are_within(values, other, BARRED_FACTOR, BARRED_AXES)
-        for other in diverged
-    )
+    return values.learning_rate >= barred_from(values, diverged)
+
+
+def barred_from(values: Values, diverged: tuple[Values, ...]) -> float:
+    """Return the learning rate from which on `values` would be barred; infinity: none is."""
+    alike = (other.learning_rate for other in diverged if are_within(values, other, BARRED_FACTOR, BARRED_AXES))
+    return BARRED_SHARE * min(alike, default=math.inf)

@@ -3,7 +3,7 @@
 import math
 
 from search.bayesian.probe_costs import has_room_for_wide
-from search.bayesian.rewards import diverged_values, lowest_diverged
+from search.bayesian.rewards import diverged_values
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Stage, is_barred
 from search.config import WideConfig
@@ -67,8 +67,8 @@ def trusted_rate(setup: SearchSetup, stage: Stage) -> float | None:
     rate = _told_rate(setup, stage) if is_safe else None
     if rate is None or not _is_barred(setup, stage, rate):
         return rate
-    lowest = lowest_diverged(stage)
-    return lowest / 2 if lowest is not None and lowest > rate / 2 else None
+    lowest = min(values.learning_rate for values in diverged_values(stage))
+    return lowest / 2 if lowest > rate / 2 else None
 
 
 def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:

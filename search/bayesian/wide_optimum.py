@@ -39,9 +39,6 @@ LEAST_SPAN = 4
 PLATEAU = 0.7
 #: The usual rate draws a run's rate above the plateau by at most this factor.
 MOST_ABOVE = 1.8
-#: If W single workers trained the coarse probes, a batch of the run is W times as large. Its best rate is higher by
-#: this power of W (docs/decisions/0013).
-BATCH_POWER = 1 / 3
 #: `OptimizerTraits.pick` holds for runs of this many steps; longer ones may need a lower rate.
 PICK_STEPS = 300
 #: A second peak at a higher rate must be better by this share of its gain.
@@ -134,7 +131,7 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
     If so few steps show no progress, it is the usual rate, or follows from the highest rate that does no harm. If a
     stated range ends on the plateau, the edge is unknown, and the middle of the plateau within the range is used.
     """
-    larger_batch = setup.space.num_alone**BATCH_POWER
+    larger_batch = setup.whole_batch_factor
     if not shows_progress(stage) or shows_too_little(setup, stage):
         harmless = harmless_rate(stage) * min(1.0, setup.traits.pick * larger_batch)
         trusted = trusted_rate(setup, stage)
@@ -143,9 +140,9 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
     middle = math.sqrt(low * high)
     if setup.config.stated_rates is not None and high >= max(each.values.learning_rate for each in scores(stage)):
         return setup.clip_rate(middle)
-    asked = setup.traits.pick * middle
-    expected = min(expected_rate(asked, usual_rate(setup, stage)), max(asked, MOST_ABOVE * high))
-    return setup.clip_rate(expected * larger_batch)
+    asked, usual = setup.traits.pick * middle * larger_batch, usual_rate(setup, stage)
+    expected = expected_rate(asked, None if usual is None else _for_batch(setup, usual))
+    return setup.clip_rate(min(expected, max(asked, MOST_ABOVE * high * larger_batch)))
 
 
 def usual_pick(setup: SearchSetup, stage: Stage) -> float:
@@ -160,7 +157,7 @@ def usual_pick(setup: SearchSetup, stage: Stage) -> float:
 
 def _for_batch(setup: SearchSetup, usual: float) -> float:
     """Return the `usual` rate for a batch of all workers. One that the optimizer alone tells is that of any batch."""
-    return usual if setup.traits.told_by == "optimizer" else usual * float(setup.space.num_alone**BATCH_POWER)
+    return usual if setup.traits.told_by == "optimizer" else usual * setup.whole_batch_factor
 
 
 def length_factor(setup: SearchSetup, stage: Stage) -> float:

@@ -11,13 +11,14 @@ from search.bayesian.controller import Controller
 from search.bayesian.next_stage import STALLED_FACTOR, STARTED_OVER_FACTOR, next_stage
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import RateCourse, Stage, is_barred
+from search.bayesian.steering import steered_setup, steered_stage, steering_of
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Ending
 from search.curves.events import Signs
 from search.curves.overfitting import LEAST_LOSSES, Validation
 from search.loop.orders import Loop, Order, Taken, Task
 from search.space import SearchSpace
-from search.types import Allowance, Decision, Observation, Spent, Values
+from search.types import Allowance, Band, Decision, Observation, Spent, Steer, Values
 
 EVERY = 50
 PICKED = 0.142  # the usual rate of SGD at a sharpness and a loss of 1
@@ -149,11 +150,11 @@ def test_a_run_that_overfits_starts_over_at_three_tenths_of_its_rate_without_a_s
 
 
 RATE = Values(learning_rate=0.1)
+SETUP = SearchSetup(SearchSpace(optimizer="sgd", guess=RATE), BoConfig(), Budget(steps=10_000), seed=0)
 
 
-def ended(stage: Stage, *, started_over: bool = False) -> Stage:
+def ended(stage: Stage, *, setup: SearchSetup = SETUP, started_over: bool = False) -> Stage:
     """Return the stage after one that kept its incumbent, whose loss did not fall."""
-    setup = SearchSetup(SearchSpace(optimizer="sgd", guess=RATE), BoConfig(), Budget(steps=10_000), seed=0)
     stage.decision = Decision(
         stage=stage.index, values=stage.incumbent, reason="", switched=False, commit_until=Allowance(steps=1000)
     )
@@ -182,6 +183,26 @@ def test_a_run_starts_over_at_a_share_of_the_rate_that_was_picked_whatever_commi
     assert stage.incumbent.learning_rate == pytest.approx(0.1 * rise * STALLED_FACTOR**num_stalls)
     assert over.incumbent.learning_rate == pytest.approx(STARTED_OVER_FACTOR * 0.1)
     assert not is_barred(over.incumbent, over.line.barred)
+
+
+@pytest.mark.parametrize("num_stages", [0, 1])
+def test_neither_the_rate_that_was_picked_nor_one_that_it_rose_to_is_used_again(num_stages: int):
+    stage = Stage(index=0, incumbent=RATE, course=RateCourse(rise=2.0))
+    for _ in range(num_stages):
+        stage = ended(stage)
+    over = ended(stage, started_over=True)
+
+    assert all(is_barred(Values(learning_rate=rate), over.line.barred) for rate in (0.1, 0.2))
+
+
+def test_a_run_whose_rate_is_vetoed_starts_over_at_a_share_of_the_rate_that_is_left():
+    veto = steering_of([Steer(id=1, by="ada", veto={"learning_rate": Band(above=0.02)})])
+    stage = steered_stage(ended(Stage(index=0, incumbent=RATE)), SETUP.space, veto)
+    over = ended(stage, setup=steered_setup(SETUP, veto), started_over=True)
+
+    assert stage.incumbent.learning_rate == 0.02
+    assert steered_stage(over, SETUP.space, veto).incumbent.learning_rate == pytest.approx(STARTED_OVER_FACTOR * 0.02)
+    assert is_barred(stage.incumbent, over.line.barred) and not is_barred(over.incumbent, over.line.barred)
 
 
 @pytest.mark.parametrize("num_stages", [0, 1])

@@ -9,15 +9,15 @@ import pytest
 from search import strategies
 from search.bayesian.controller import Controller
 from search.bayesian.next_stage import next_stage
-from search.bayesian.refinement import AWAKENING_MOST, RISE_PER_STEP, is_asleep, raise_of
+from search.bayesian.refinement import AWAKENING_MOST, LEAST_RISE, RISE_PER_STEP, is_asleep, raise_of
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import BARRED_SHARE, RateCourse, Stage
+from search.bayesian.stage import BARRED_SHARE, RateCourse, Stage, is_barred
 from search.config import BoConfig, Budget
-from search.curves.curve_summary import Ending
+from search.curves.curve_summary import Ending, Reading
 from search.curves.events import Signs
 from search.space import SearchSpace, Weights
 from search.trace import MOST_ALIGNED, Trace
-from search.types import Allowance, Decision, Observation, Spent, Values
+from search.types import Allowance, Candidate, Decision, Observation, Spent, Values
 
 BUDGET = Budget(steps=4000)
 
@@ -25,8 +25,8 @@ BUDGET = Budget(steps=4000)
 class Line:
     """A run without probes, whose commits show cosines at will."""
 
-    def __init__(self, *, optimizer: str = "sgd", **config: object) -> None:
-        space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=0.1))
+    def __init__(self, *, optimizer: str = "sgd", num_alone: int = 1, **config: object) -> None:
+        space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=0.1), num_alone=num_alone)
         self.controller = Controller(space, BoConfig(max_search_fraction=0.001, **config), 0, budget=BUDGET)
         assert self.controller.ask() is None
         self.controller.decide()
@@ -62,6 +62,20 @@ class Line:
         return self.rate
 
 
+def _probe(stage: Stage, values: Values, *, alone: bool, told: dict[str, object]) -> None:
+    """Add a finished probe to an open stage."""
+    candidate = Candidate(
+        id=f"c{stage.index}-0",
+        stage=stage.index,
+        values=values,
+        origin="wide",
+        allowance=Allowance(steps=7),
+        alone=alone,
+    )
+    stage.candidates.append(candidate)
+    stage.readings[candidate.id] = Reading.of(Observation(candidate_id=candidate.id, **told))
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "lars", "adamw", "muon"])
 def test_the_rate_rises_with_the_cosines_of_its_steps(optimizer: str) -> None:
     line = Line(optimizer=optimizer)
@@ -86,13 +100,29 @@ def test_it_rises_no_further_than_the_job_says_whatever_the_number_of_commits() 
 
 
 @pytest.mark.parametrize("failed", ["barred", "diverged"])
-def test_it_does_not_rise_to_a_rate_at_which_a_commit_failed_or_a_probe_diverged(failed: str) -> None:
+def test_it_rises_to_just_below_a_rate_at_which_a_commit_failed_or_a_probe_diverged(failed: str) -> None:
     line = Line()
     stage = line.controller._stage
     stage.line = dataclasses.replace(stage.line, **{failed: (Values(learning_rate=0.2),)})
 
     assert line.train(0.1) == pytest.approx(0.1 * math.exp(RISE_PER_STEP * 0.1 * 20))
-    assert line.train(1.0) < 0.14
+    assert line.train(1.0) == pytest.approx(BARRED_SHARE * 0.2 / LEAST_RISE)
+    assert not is_barred(line.controller.values(Spent(steps=line.steps)), (Values(learning_rate=0.2),))
+
+
+@pytest.mark.parametrize("num_stages", [0, 1])
+@pytest.mark.parametrize(("alone", "factor"), [(False, 1.0), (True, 2.0)])
+def test_a_probe_of_a_worker_alone_that_diverged_stops_the_rate_of_all_at_a_higher_one(
+    alone: bool, factor: float, num_stages: int
+) -> None:
+    line = Line(num_alone=8)
+    lost = {"losses": (), "step_seconds": (), "bytes_sent": 0, "diverged": True, "spent": Spent()}
+    _probe(line.controller._stage, Values(learning_rate=0.2), alone=alone, told=lost)
+    for _ in range(num_stages):
+        line.train(0.0)
+        line.next_stage()
+
+    assert line.train(1.0, 30) == pytest.approx(factor * BARRED_SHARE * 0.2 / LEAST_RISE)
 
 
 def test_the_next_stage_goes_on_at_the_rate_and_says_why() -> None:

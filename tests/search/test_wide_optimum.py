@@ -7,6 +7,7 @@ from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Stage
 from search.bayesian.wide_optimum import (
     PLATEAU,
+    coarse_pick,
     lowest_peak,
     parabola_peak,
     plateau,
@@ -17,6 +18,7 @@ from search.bayesian.wide_optimum import (
 )
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Reading
+from search.optimizer_traits import OPTIMIZER_TRAITS
 from search.space import SearchSpace, Weights
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
@@ -229,3 +231,30 @@ def test_probes_show_too_little_where_rates_a_decade_apart_do_alike_and_the_usua
     stage = stage_of({1e-5 * 10**number: falling(end) for number, end in enumerate(ends)}, rung=0)
 
     assert shows_too_little(setup, stage) is is_little
+
+
+def picked(optimizer: str, num_alone: int, *, middle: float = 0.01) -> float:
+    """Return the pick for a plateau about `middle`, found by workers that train alone; the usual rate is known."""
+    given = SearchSpace(
+        optimizer=optimizer,
+        guess=Values(learning_rate=0.1),
+        weights=Weights(num_matrices=4, scale=0.05),
+        sharpness=3.0,
+        first_loss=2.0,
+        num_alone=num_alone,
+    )
+    setup = SearchSetup(given, BoConfig(first_search="always"), Budget(steps=300), seed=0)
+    return coarse_pick(setup, stage_of({middle * 10**power: falling(1.5 + power**2) for power in (-1, 0, 1)}, rung=0))
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "schedulefree_plus"])
+def test_a_usual_rate_for_any_batch_draws_the_pick_of_more_workers_no_further_than_to_itself(optimizer: str):
+    traits = OPTIMIZER_TRAITS[optimizer]
+    asked = 0.8 * traits.usual  # by a worker alone; eight ask for twice as much
+
+    assert traits.usual < picked(optimizer, 8, middle=asked / traits.pick) < 2 * asked
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "schedulefree_sgd", "schedulefree_adamw"])
+def test_where_the_model_tells_the_usual_rate_the_pick_grows_by_the_cube_root_of_the_workers(optimizer: str):
+    assert picked(optimizer, 8) == pytest.approx(2 * picked(optimizer, 1))
