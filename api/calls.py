@@ -90,7 +90,8 @@ class Call(Generic[T]):
     media_type: str = "application/json"
     #: The answer, if it is known without a request.
     known: T | None = None
-    #: The client waits at least this long for an answer that may take the service long. It does not ask again then.
+    #: The client waits at least this long for an answer that may take the service long. This is longer than the client
+    #: retries by default, so only a more patient caller, such as one who follows a job, asks again.
     timeout_s: float = 0.0
     #: Reads the answer in place of `read` if it needs the headers, too.
     read_with_headers: Callable[[bytes, Mapping[str, str]], T] | None = None

@@ -45,9 +45,9 @@ class Client(Connection):
     Args:
         url: e.g. `http://127.0.0.1:8470`. Without a scheme it is `http` for this machine and `https` for any other.
         key: an API key, `wt_...`.
-        timeout_s: timeout of one request. Calls that the service may work on for long wait for a minute at least, and
-            are not retried then: `report`, `comparison`, `snapshot`, `stages`, `artifacts`, `retry`, `extend` and
-            `upload_code`.
+        timeout_s: timeout of one request. Calls that the service may work on for long wait for a minute at least:
+            `report`, `comparison`, `snapshot`, `stages`, `artifacts`, `retry`, `extend` and `upload_code`. If there is
+            no answer then, they are retried only with a `retry_s` of over a minute.
         retry_s: how long to retry a call while the service is away or too busy, if it is safe to repeat. A service
             that has never answered is not retried: the URL may be wrong. A 429 may extend this by up to a minute,
             once. 0 turns retries off.

@@ -98,6 +98,7 @@ class Connection:
             self.url,
             error,
             overloaded,
+            waited_s=error.request.extensions["timeout"]["read"] if isinstance(error, httpx2.ReadTimeout) else None,
             has_answered=self._has_answered,
             is_repeatable=call.is_repeatable,
             idempotency_key=call.headers.get(IDEMPOTENCY_KEY),

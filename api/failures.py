@@ -65,8 +65,9 @@ class UnknownJob(LookupError):
 class Unreachable(Exception):
     """The service's URL does not answer, or not any more; `overload` of this machine may be why.
 
-    With `has_answered` the service answered before, so the URL is right. Without `is_repeatable`, sending the request
-    again may do its work twice. `idempotency_key` is that of the submitted job, if any.
+    If the answer was late, `waited_s` is how long it was waited for. With `has_answered` the service answered before,
+    so the URL is right. Without `is_repeatable`, sending the request again may do its work twice. `idempotency_key` is
+    that of the submitted job, if any.
     """
 
     def __init__(
@@ -75,17 +76,19 @@ class Unreachable(Exception):
         cause: Exception,
         overloaded: str | None = None,
         *,
+        waited_s: float | None = None,
         has_answered: bool = False,
         is_repeatable: bool = True,
         idempotency_key: str | None = None,
     ) -> None:
         self.url, self.overload, self.idempotency_key = url, overloaded, idempotency_key
         self.was_sent = not isinstance(cause, _NOT_CONNECTED)
-        self.is_late = isinstance(cause, httpx2.ReadTimeout)  # it took the request, and works on it or hangs
         self.may_be_queued = self.was_sent and idempotency_key is not None
         self.is_broken = has_answered and isinstance(cause, _HUNG_UP)
         what = f"the connection to {url} broke" if self.is_broken else f"no Wiretune service answers at {url}"
         said = f"{what}: {cause}{'' if has_answered else _hint(url, cause)}"
+        if waited_s is not None:  # the service took the request, and works on it or hangs
+            said = f"{url} did not answer within {waited_s:g} s"
         if self.was_sent and not is_repeatable:
             said += "; what was asked for may have been done: look, as with `wiretune show`, before you ask again"
         if self.may_be_queued:

@@ -140,8 +140,7 @@ class StreamFailures:
 def may_repeat(call: Call[Any], error: ApiError | Unreachable) -> bool:
     """Return whether a retry may succeed without doing the work twice."""
     if isinstance(error, Unreachable):
-        is_at_work = error.is_late and call.timeout_s > 0  # on what takes it long: a retry would have it do that again
-        return not error.was_sent or (call.is_repeatable and not is_at_work)
+        return not error.was_sent or call.is_repeatable
     return _is_limit(error) or (error.status == 503 and call.is_repeatable)
 
 

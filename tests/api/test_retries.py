@@ -476,10 +476,10 @@ def test_pauses_grow_to_a_limit() -> None:
     [
         (calls.pause("j"), {"not connected", 429}),
         (calls.pause("j", version=1), {"not connected", "cut off", "late", 429, 503}),
-        (calls.retry("j", version=1), {"not connected", "cut off", 429, 503}),
+        (calls.retry("j", version=1), {"not connected", "cut off", "late", 429, 503}),
         (calls.clone("j", {}), {"not connected", "cut off", "late", 429, 503}),
         (calls.trials("j"), {"not connected", "cut off", "late", 429, 503}),
-        (calls.report("j"), {"not connected", "cut off", 429, 503}),  # the service works on it still
+        (calls.report("j"), {"not connected", "cut off", "late", 429, 503}),
     ],
 )
 def test_a_call_is_made_again_where_that_is_safe(call: calls.Call[Any], passing: set[Any]) -> None:
@@ -491,6 +491,33 @@ def test_a_call_is_made_again_where_that_is_safe(call: calls.Call[Any], passing:
     }
 
     assert {each for each, error in errors.items() if may_repeat(call, error)} == passing
+
+
+@pytest.mark.parametrize(("patience_s", "num_asked"), [(20.0, 1), (600.0, 2)])
+def test_only_one_who_follows_a_job_asks_again_after_a_late_answer(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, patience_s: float, num_asked: int
+) -> None:
+    """By default patience ends with the first answer that is late: the service may still work on it."""
+    asked: list[float] = []
+
+    def late(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.extensions["timeout"]["read"])
+        clock.now += asked[-1]
+        if len(asked) > 1:
+            return httpx2.Response(200, json=[])
+        raise httpx2.ReadTimeout("timed out")
+
+    monkeypatch.setattr("api.client.time.sleep", lambda _: None)
+    with Client("http://x", "wt_any", retry_s=patience_s, away_s=patience_s) as client:
+        client._has_answered = True
+        client._http = httpx2.Client(base_url=client.url, transport=httpx2.MockTransport(late))
+        if num_asked == 1:
+            with pytest.raises(Unreachable, match=r"^http://x did not answer within 60 s$"):
+                client.stages("j")
+        else:
+            assert client.stages("j") == ()
+
+    assert asked == [60.0] * num_asked
 
 
 def away() -> Unreachable:
