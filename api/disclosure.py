@@ -3,7 +3,8 @@
 import re
 from typing import Any
 
-_QUERY_OF_URL = re.compile(r"(://[^\s?#]*)[?#]\S*")
+#: A quote or a bracket ends a query, unless the query goes on behind it, as in `?a[0]=1&sig=...`: a secret may follow.
+_QUERY_OF_URL = re.compile(r"""(://[^\s?#"<>]*)[?#](?:[^\s"'<>)\]}]|["')\]}]+(?=\.?[\w%&=]))*""")
 _WEBHOOK = "webhook"
 
 

@@ -46,6 +46,14 @@ def test_the_file_of_a_page_holds_no_secret(client: Client, job_ids: list[str]) 
             ["s3://bucket/key?versionId=1", "https://host/a#b", "why? a: https://host/b?sig=c: gone; S3://d?e f"],
             ["s3://bucket/key", "https://host/a", "why? a: https://host/b gone; S3://d f"],
         ),
+        (
+            ['{"url":"https://host/a?sig=b","n":[{"u":"https://host/c?d"}]}', "see [it](https://host/a?sig=b), then c"],
+            ['{"url":"https://host/a","n":[{"u":"https://host/c"}]}', "see [it](https://host/a), then c"],
+        ),
+        (
+            ["https://host/a?b[0].c=(d)&sig=e f", "<https://host/a?sig=b> ('https://host/a#b')"],
+            ["https://host/a f", "<https://host/a> ('https://host/a')"],
+        ),
         ([{"pointer": "/webhook/url"}, {"pointer": "/webhooks"}], [{"pointer": "/webhooks"}]),
         ({"values": [1.0, None, True]}, {"values": [1.0, None, True]}),
     ],
