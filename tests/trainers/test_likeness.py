@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, Subset
 
-from tests.trainers.own_models import Regression
-from trainers.training import likeness
+from tests.trainers.own_models import HeldOut, Regression
+from trainers.training import likeness, model
 from trainers.training.call_results import Built
 from trainers.training.likeness import Likeness
 from trainers.workload import WorkloadError
@@ -56,6 +56,14 @@ def test_samples_of_any_kind_are_told_apart(sample: Any, other: Any):
 
 def test_what_only_one_rank_has_differs():
     assert likeness.differing({"buffer `a`": [1.0]}, {"buffer `b`": [1.0]}) == ["buffer `a`", "buffer `b`"]
+
+
+def test_workers_must_have_the_same_test_set_but_a_run_may_resume_with_another():
+    net, without, with_test = nn.Linear(3, 1), Regression(), HeldOut()
+    mine, theirs = (likeness.of(net, each, torch.device("cpu")) for each in (without, with_test))
+
+    assert likeness.differing(mine, theirs)
+    assert model.fingerprint(net, without) == model.fingerprint(net, with_test)
 
 
 class Made(Dataset[torch.Tensor]):

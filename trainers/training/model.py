@@ -17,7 +17,7 @@ from trainers.exchange.step_result import is_finite
 from trainers.methods.sync.shared.differing import INTEGERS
 from trainers.training import checkpoint
 from trainers.training.checkpoint import CheckpointError
-from trainers.workload import Workload, WorkloadError, evaluated_sets
+from trainers.workload import Workload, WorkloadError
 
 #: Training batches per rank that the evaluated iterate's statistics are taken from.
 NUM_BATCHES = 16
@@ -306,9 +306,11 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def fingerprint(model: nn.Module, workload: Workload) -> str:
-    """Return a hash of starting weights and what is known of the data: equal on all ranks, and after a resume."""
-    sets = (workload.training, *evaluated_sets(workload).values())
-    sizes = [len(data) for data in sets if isinstance(data, Sized)]
+    """Return a hash of starting weights and what is known of the data: equal on all ranks, and after a resume.
+
+    A test set is left out: no step and no choice depends on it, so a run that has got another one may resume.
+    """
+    sizes = [len(data) for data in (workload.training, workload.validation) if isinstance(data, Sized)]
     digest = hashlib.sha256(repr((sizes, workload.data_version)).encode())
     for name, parameter in model.named_parameters():
         digest.update(name.encode())
