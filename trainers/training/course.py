@@ -271,10 +271,10 @@ class Course:
 
     def _advanced(self, outcome: Exchanged, update: Update) -> Exchanged:
         """Have the policy do what is due after the step; returns what is known then."""
-        was_apart = self._sync.is_apart
+        was_apart, averages = self._sync.is_apart, self._sync.will_meet(update)
         with self._stopwatch.averaging():
             met = self._sync.advance(outcome, update)
-        if was_apart or self._sync.is_apart:  # the update was one rank's own
+        if was_apart or averages or self._sync.is_apart:  # the update was one rank's own
             self._parts.alignment.begin()
         if not self._sync.is_apart:  # else each rank would have an average of its own
             self._parts.average.follow(self._number)
