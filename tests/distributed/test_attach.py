@@ -564,6 +564,11 @@ TOPK = {"kind": "topk", "density": 0.1}
             {"sync": LOCAL, "exchange": TOPK | {"bucket_mib": 8}},
             "`exchange.bucket_mib`, which lays out the memory, is 8.0 here, got 4.0",
         ),
+        (
+            {"exchange": {"kind": "randomk", "density": 0.1, "block": True}},
+            {"exchange": {"kind": "randomk", "density": 0.1}},
+            "`exchange.block` is False here, got True",
+        ),
     ],
 )
 def test_the_state_of_another_method_is_refused_by_field_before_anything_is_loaded(

@@ -17,7 +17,7 @@ from trainers.snapshot import Kept, Stateful, load_scalars, part_of, scalars_of,
 log = logging.getLogger("wiretune.attach")
 #: What becomes of the residuals of another number of ranks.
 Residuals = Literal["mean", "drop"]
-#: Fields that say how a step runs. They change no bit of it, so a memory goes on with others.
+#: Fields that say how a step runs. A memory goes on with others.
 OF_EXECUTION = frozenset({"overlap", "offload"})
 #: Numbers that lay out a memory: owners keep parts of buckets, in whole blocks. It goes on with no others.
 OF_LAYOUT = frozenset({"bucket_mib", "block"})
@@ -230,8 +230,9 @@ def _differing_field(saved: Any, now: Any, *, name: str = "") -> str | None:
         common = sorted((saved.keys() & now.keys()) - OF_EXECUTION, key=lambda field: (field != "kind", field))
         fields = (_differing_field(saved[each], now[each], name=f"{name}.{each}".lstrip(".")) for each in common)
         return next((field for field in fields if field), None)
-    lays_out = name.rpartition(".")[2] in OF_LAYOUT
-    if saved == now or (_is_amount(saved) and _is_amount(now) and not lays_out):
+    are_amounts = _is_amount(saved) and _is_amount(now)
+    lays_out = are_amounts and name.rpartition(".")[2] in OF_LAYOUT
+    if saved == now or (are_amounts and not lays_out):
         return None
     reason = ", which lays out the memory," if lays_out else ""
     return f"`{name}`{reason} is {now!r} here, got {saved!r}"
