@@ -316,6 +316,13 @@ def test_the_last_state_lost_on_its_way_is_the_callers():
         group.run(SEGMENTS[1])
 
 
+#: Of a step that no average follows.
+STEP = SegmentResult(
+    first_step=0, losses=(1.0,), step_seconds=(1.0,), bytes_sent=[{}], bytes_within=[{}], bytes_dense=0
+).model_dump()
+ONE_STEP = SEGMENTS[0].model_copy(update={"num_steps": 1})
+
+
 class Answering(WorkerGroup):
     """Workers that answer at once; worker 1 dies in its first evaluation, and its successor is on another machine."""
 
@@ -323,6 +330,7 @@ class Answering(WorkerGroup):
         self.config, self.num_workers, self.backend, self.device = CONFIG, 2, "gloo", "cpu"
         self.shapes, self.nodes = ((1,),), ((0,), (1,))
         self.introduced: list[int] = []
+        self.num_killed = 0
         self._asked: dict[int, str] = {}
         self._is_lost = False
 
@@ -335,11 +343,13 @@ class Answering(WorkerGroup):
     def _outcome(self, rank: int, method: str) -> Outcome:
         if (rank, method, self._is_lost) == (1, "evaluate", False):
             return Outcome("death", "killed")
-        answers = {"build": Built()._asdict(), "connect": ("gloo", "cpu", self.shapes, self.nodes)}
+        connected = ("gloo", "cpu", self.shapes, self.nodes)
+        answers = {"build": Built()._asdict(), "connect": connected, "run_until_average": STEP}
         return Outcome("answer", answers.get(method))
 
     def kill(self, rank: int) -> None:
         self._is_lost = True
+        self.num_killed += 1
 
     def await_places(self, ranks: Collection[int]) -> None:
         self.introduced += ranks
@@ -376,21 +386,18 @@ def test_a_machine_that_is_not_fit_for_a_lost_worker_is_told_from_a_job_that_can
 
 
 class Hanging(Answering):
-    """Worker 1 never ends a round; `waited` are the seconds that it was given after the others."""
+    """Worker 1 ends no call of a round once it `hangs`; `waited` are the seconds that it was given after the others."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.hangs = True
         self.waited: list[float] = []
 
     def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
-        if self._asked[1] != "run_until_average":
+        if self._asked[1] != "run_until_average" or not self.hangs:
             return super().hear(ranks, timeout_s)
         if 0 in ranks:
-            none: list[dict[str, int]] = [{}]
-            result = SegmentResult(
-                first_step=0, losses=(1.0,), step_seconds=(1.0,), bytes_sent=none, bytes_within=none, bytes_dense=0
-            )
-            return {0: Outcome("answer", result.model_dump())}
+            return super().hear([0], timeout_s)
         self.waited.append(timeout_s)
         return {}
 
@@ -399,7 +406,7 @@ def test_a_hung_worker_keeps_as_many_as_are_enough_no_longer_than_an_exchange_ma
     workers = Hanging()
     group = ElasticGroup(workers, least=1)
 
-    group.run(SEGMENTS[0].model_copy(update={"num_steps": 1}))
+    group.run(ONE_STEP)
 
     assert _absent(group) == [1]
     assert [0 < each <= CONFIG.collective_timeout_s for each in workers.waited] == [True]
@@ -408,12 +415,35 @@ def test_a_hung_worker_keeps_as_many_as_are_enough_no_longer_than_an_exchange_ma
 def test_a_hung_worker_keeps_too_few_as_long_as_the_slowest_one_would_that_trains():
     workers, started = Hanging(), time.monotonic()
     group = ElasticGroup(workers, least=2)
+    workers.hangs = False
+    group.run(ONE_STEP)
+    workers.hangs = True
 
-    group.run(SEGMENTS[0].model_copy(update={"num_steps": 1}))
+    group.run(ONE_STEP)
 
     assert _absent(group) == [1] and group.recovery.repairs == 1
     longest_s = CONFIG.collective_timeout_s + HUNG * (time.monotonic() - started)
     assert [0 < each <= longest_s for each in workers.waited] == [True]
+
+
+def test_a_worker_without_which_too_few_would_average_has_more_time_for_its_first_steps():
+    workers = Hanging()
+    group = ElasticGroup(workers, least=2)
+
+    for _ in range(2):  # and its replacement has
+        group.run(ONE_STEP)
+
+    assert group.recovery.repairs == 2
+    assert all(each > CONFIG.reply_timeout_s for each in workers.waited) and len(workers.waited) == 2
+
+
+def test_a_worker_that_comes_back_and_never_ends_a_round_is_not_waited_for_without_end():
+    workers = Hanging()
+
+    with pytest.raises(WorkerLost, match=r"worker 1 is lost: not back after 6 attempts .*it has not arrived"):
+        ElasticGroup(workers, least=2).run(SEGMENTS[0].model_copy(update={"num_steps": 100}))
+
+    assert len(workers.waited) == 1 + MAX_LOSSES + 1
 
 
 class Failing(Answering):
@@ -467,8 +497,40 @@ def test_only_failures_in_a_row_count():
     for _ in range(3):
         workers.lose_again()
         group.call("evaluate")
+        group.run(ONE_STEP)
 
     assert _absent(group) == [] and workers.num_started == 3 * (MAX_LOSSES + 1)
+
+
+class Staggered(Failing):
+    """Three workers, of which the last one answers first, and worker 2 only where it is waited for."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__(failures)
+        self.num_workers, self.nodes, self.is_last_lost = 3, ((0,), (1,), (2,)), False
+
+    def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+        heard = [rank for rank in ranks if timeout_s or rank != 2]
+        return super().hear(heard and [max(heard)], timeout_s)
+
+    def _outcome(self, rank: int, method: str) -> Outcome:
+        if (rank, method, self.is_last_lost) == (2, "evaluate", True):
+            return Outcome("death", "killed")
+        return super()._outcome(rank, method)
+
+
+def test_a_worker_that_has_often_failed_is_waited_for_while_it_starts_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(elastic, "PAUSES_S", (*[0.0] * (MAX_LOSSES + 1), 3600.0))
+    workers = Staggered(MAX_LOSSES + 1)
+    group = ElasticGroup(workers, least=1)
+    group.call("evaluate")
+    workers.is_last_lost = True
+    group.call("evaluate")
+    assert _absent(group) == [1, 2] and workers.num_started == MAX_LOSSES + 2
+
+    group.call("save")
+
+    assert _absent(group) == []
 
 
 class HandingOver(Answering):
@@ -496,7 +558,21 @@ def test_a_handover_may_take_longer_than_a_reply_but_a_rank_whose_peer_has_ended
     group.call("evaluate")
 
     assert (_absent(group), group.recovery.repairs) == (([1], 2) if hangs else ([], 1))
+    assert workers.num_killed == group.recovery.repairs  # also the one that is not started again yet
     assert workers.waited == [CONFIG.reply_timeout_s] * hangs
+
+
+def test_a_run_ends_while_a_lost_worker_is_not_replaced_yet(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(elastic, "PAUSES_S", (3600.0,))
+    run = Run(ProcessGroup(CONFIG, 3, device="cpu"))
+    lost = run.workers._workers[1]
+    run.signal(1, signal.SIGKILL)
+
+    run.train(4)
+    assert lost.connection.closed
+    run.group.close()
+
+    assert _absent(run.group) == [1]
 
 
 def test_all_workers_lost_at_once_are_the_callers():

@@ -10,7 +10,7 @@ import logging
 import math
 import statistics
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -24,7 +24,8 @@ from trainers.training.group import Group, Recovery, WorkerGroup
 from trainers.training.replica import BEFORE_AVERAGE
 from trainers.training.segment_results import in_a_row, merge, with_average
 
-#: Failed calls in a row before the group raises WorkerLost, and a worker's failed returns in a row.
+#: Failed calls in a row before the group raises WorkerLost, and a worker's failed returns in a row. A return has
+#: failed if the worker is lost before it has ended a call of a round.
 MAX_LOSSES = 5
 #: Seconds before a lost worker is replaced while the others train on, by its failed returns in a row.
 PAUSES_S = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -103,7 +104,8 @@ class ElasticGroup(Group):
         self._round: dict[int, Trained] = {}  # by rank, of those that have trained in this round
         self._rounds: dict[str, dict[int, Trained]] = {}  # by slot: `_round` at the snapshot
         self._num_losses = 0
-        self._failures = defaultdict[int, list[str]](list)  # by rank: why its returns have failed, those in a row
+        self._untrained = {*range(self.num_workers)}  # those that have ended no call of a round since they were built
+        self._failures: dict[int, list[str]] = {}  # by replaced rank, until it has trained: why its returns have failed
         self._due: dict[int, float] = {}  # by rank whose replacement has not been started: when it is to be
 
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
@@ -146,7 +148,7 @@ class ElasticGroup(Group):
         self._group.rebuild(config)
         self.config = config
         self._lateness.clear()
-        self._speeds, self._round = {}, {}
+        self._speeds, self._round, self._untrained = {}, {}, {*range(self.num_workers)}
 
     def close(self) -> None:
         self._group.close()
@@ -176,17 +178,21 @@ class ElasticGroup(Group):
                 if math.isinf(due_s):  # no rank counts as late yet, but one that hangs must not stop the others
                     due_s = min(left, default=0.0) + time.monotonic() - started + self.config.collective_timeout_s
                 end_s = min(limit_s, due_s - min(left, default=0.0))
-            elif answered:
+            elif answered and not self._untrained & ({*missing} - results.keys() - dead.keys()):  # which may compile
                 end_s = min(limit_s, HUNG * (time.monotonic() - started) + self.config.collective_timeout_s)
         if not results:
             raise WorkerLost(self._present, "none of them has finished a round")
         for rank, arrival in arrivals.items():
             self._round[rank] = Trained(before[rank].steps + pace[rank] * len(results[rank].losses), arrival)
+        self._count_as_trained(results)
         if any(each.meets for each in results.values()):
             self._end_round()
+        lost = {rank: str(outcome.content) for rank, outcome in dead.items()}
         if is_hung := bool(missing) and (end_s == limit_s or len(results) < self._least):
             log.warning("workers %s hang: they have not arrived within %.0f s", missing, end_s)
-        self._leave_behind(() if is_hung else missing, dead=[*dead, *(missing if is_hung else ())])
+            lost |= dict.fromkeys(missing, f"it has not arrived within {end_s:.0f} s")
+        self._leave_behind(() if is_hung else missing, dead=lost)
+        self._require_hope_of(self._least, lost)
         return results
 
     def _done(self, results: Mapping[int, SegmentResult]) -> float:
@@ -194,6 +200,11 @@ class ElasticGroup(Group):
         rank, result = next(iter(results.items()))
         steps = self._round.get(rank, Trained()).steps + len(result.losses)
         return max(1.0, steps) / max(1.0, steps + result.steps_to_meeting)
+
+    def _count_as_trained(self, ranks: Collection[int]) -> None:
+        """Note that `ranks` have ended a call of a round, so that earlier failures to come back no longer count."""
+        self._untrained -= {*ranks}
+        self._failures = {rank: whys for rank, whys in self._failures.items() if rank not in ranks}
 
     def _end_round(self) -> None:
         """Remember each rank's speed and lateness in this round."""
@@ -204,13 +215,16 @@ class ElasticGroup(Group):
             self._lateness.append(seconds / middle - 1)
         self._round = {}
 
-    def _leave_behind(self, late: Collection[int], *, dead: Collection[int]) -> None:
-        """Continue without these ranks. Late ranks train on; dead ones are replaced."""
+    def _leave_behind(self, late: Collection[int], *, dead: Mapping[int, str]) -> None:
+        """Continue without these ranks. Late ranks train on; `dead` ones, with the reasons, are killed and replaced."""
         for rank in late:
             log.warning("worker %d is late: the others meet without it", rank)
             self._away[rank] = "run_until_average"
-        for rank in dead:
+        for rank, why in dead.items():
             log.warning("worker %d is lost: the others go on, and it is replaced", rank)
+            self._group.kill(rank)  # at once: one that hangs keeps its memory
+            self._failures[rank] = [*self._failures[rank], why] if rank in self._failures else []
+            self._untrained.add(rank)
             self._due[rank] = time.monotonic() + PAUSES_S[min(len(self._failures[rank]), len(PAUSES_S) - 1)]
             self._away[rank] = "build"
             self._connected = []  # nobody is connected with the new process yet
@@ -223,7 +237,6 @@ class ElasticGroup(Group):
         """Start a new worker in place of each lost one whose pause is over, or of all `at_once`."""
         for rank in [rank for rank, due in self._due.items() if at_once or due <= time.monotonic()]:
             del self._due[rank]
-            self._group.kill(rank)
             self._group.start(rank)
             self._group.ask(rank, "build", ())
 
@@ -232,7 +245,7 @@ class ElasticGroup(Group):
         self._num_losses += 1
         if self._num_losses > MAX_LOSSES or set(self._present) <= {*lost.ranks}:
             raise lost
-        self._leave_behind((), dead=lost.ranks)
+        self._leave_behind((), dead=dict.fromkeys(lost.ranks, lost.why))
         self._connected = []  # whoever failed has left the others
 
     def _connect(self) -> None:
@@ -302,11 +315,11 @@ class ElasticGroup(Group):
             heard = self._group.hear(called, wait_s if is_waiting else 0.0)
             if heard:
                 self._take_back(heard)
-                self._require_hope_of(num_ranks)
+                self._require_hope_of(num_ranks, heard)
             elif not is_waiting:
                 break
             elif late:
-                self._leave_behind((), dead=late)  # they hang
+                self._leave_behind((), dead=dict.fromkeys(late, f"no answer within {wait_s:g} s"))  # they hang
             else:
                 raise WorkerLost([*self._away], explained(f"not back within {wait_s:g} s", overload.here()))
         waited_s = time.monotonic() - started
@@ -317,6 +330,7 @@ class ElasticGroup(Group):
         ready = [rank for rank, outcome in heard.items() if outcome.kind != "death"]
         built = {rank: heard[rank] for rank in ready if self._away[rank] == "build"}
         judge({rank: heard[rank] for rank in ready if rank not in built})
+        self._count_as_trained(set(ready) - built.keys())
         if built:
             with in_place_of_others():
                 answers = judge(built)
@@ -334,16 +348,17 @@ class ElasticGroup(Group):
             if set(self._present) <= {*dead}:  # and nobody has the state any more
                 raise
             self._connected = []
-        for rank in heard:
-            self._failures[rank] = [*self._failures[rank], dead[rank]] if rank in dead else []
         self._leave_behind((), dead=dead)
 
-    def _require_hope_of(self, num_ranks: int) -> None:
-        """Raise WorkerLost if `num_ranks` ranks cannot be present without one that keeps failing to come back."""
-        failing = [rank for rank in self._away if len(self._failures[rank]) > MAX_LOSSES]
-        if self.num_workers - len(failing) < num_ranks:
-            why = self._failures[failing[0]]
-            raise WorkerLost(failing, f"not back after {len(why)} attempts in a row, at last because {why[-1]}")
+    def _require_hope_of(self, num_ranks: int, heard: Collection[int]) -> None:
+        """Raise WorkerLost if `num_ranks` ranks cannot be present without those that keep failing to come back.
+
+        One of them must be among `heard`, and so have failed just now: the others may still be starting.
+        """
+        failing = [rank for rank in self._away if len(self._failures.get(rank, ())) > MAX_LOSSES]
+        if self.num_workers - len(failing) < num_ranks and (failed := [rank for rank in failing if rank in heard]):
+            whys = self._failures[failed[0]]
+            raise WorkerLost(failing, f"not back after {len(whys)} attempts in a row, at last because {whys[-1]}")
 
     def _pass_on(self, donor: int, rank: int) -> None:
         """Send the state of `donor` to `rank` while the others wait. Raises WorkerLost."""

@@ -76,7 +76,7 @@ class ProcessGroup(WorkerGroup):
         return {worker.rank: worker.receive() for worker in workers if worker.connection in ready}
 
     def kill(self, rank: int) -> None:
-        self._workers[rank].kill()
+        self._workers.pop(rank).kill()
 
     def _rendezvous(self, host: int) -> str:
         return f"file://{Path(self._folder.name) / f'rendezvous-{next(self._rendezvous_numbers)}'}"
