@@ -26,11 +26,11 @@ from trainers.spec.workloads import JobWeights
 _NUM_LISTED = 5  # of a job's trials, in a refusal
 
 
-def find(session: Session, spec: JobSpec, *, project: str | None) -> Json | None:
+def find(session: Session, spec: JobSpec, *, project: str | None, is_write: bool = True) -> Json | None:
     """Return the files of all that the job names by `weights_of`, to be kept with it; None: it names none.
 
-    Those jobs may be of `project`, or of any if None. Raises InvalidJob for one that is not there, and for weights that
-    it does not have.
+    Those jobs may be of `project`, or of any if None. Nobody can delete them before the end of a write, if the database
+    locks rows. Raises InvalidJob for one that is not there, and for weights that it does not have.
     """
     places: dict[JobWeights, str] = {}
     for place, workload in workloads(spec):
@@ -39,6 +39,8 @@ def find(session: Session, spec: JobSpec, *, project: str | None) -> Json | None
     found, problems = [], []
     for named, place in places.items():
         try:
+            if is_write:
+                session.get(JobRow, named.job, with_for_update={"read": True})
             found.append(_file(session, named, project).model_dump(mode="json"))
         except (NotFound, UnreadableJob) as refusal:
             value = named.model_dump_json(exclude_none=True)

@@ -36,7 +36,7 @@ from service.control.work_book import WorkBook
 from service.errors import CheckpointGone, InvalidRequest, Unauthorized
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.job.states import Verb
+from service.job.states import TERMINAL, Verb
 from service.log_lines import log_fields
 from service.settings import Settings
 from service.wire.access import NewKey, Role
@@ -180,7 +180,7 @@ class Store:
         """Raise InvalidJob as `add_job` does if the job names code or weights that `by` does not have."""
         with self._db.reading() as session:
             code.require(session, spec, project=by.project)
-            starting_weights.find(session, spec, project=visible_project(by))
+            starting_weights.find(session, spec, project=visible_project(by), is_write=False)
 
     def job(self, job_id: str) -> JobView:
         """Return one job; raises NotFound."""
@@ -453,6 +453,11 @@ class Store:
             jobs.delete(session, job, now=now)
             audit.add(session, by, "deleteJob", job_id, now=now)
 
+        with self._db.reading() as session:  # a refusal within the write would cost its group a second run
+            job = queries.job_row(session, job_id)
+            verbs.require_version(job, versions)
+            if job.job_state in TERMINAL:
+                starting_weights.require_unused(session, job)
         jobs.on_job(self._db, job_id, delete)
         self.owner_of.cache_clear()
 
@@ -478,16 +483,26 @@ class Store:
         return jobs.on_job(self._db, job_id, ask)
 
     def _require_checkpoints(self, job_id: str, verb: Verb, versions: Versions) -> None:
-        """Raise CheckpointGone if a checkpoint that the job would resume from was removed. Holds no lock meanwhile."""
+        """Raise CheckpointGone if a checkpoint to resume from, or weights of another job to start from, were removed.
+
+        Holds no lock meanwhile.
+        """
         with self._db.reading() as session:
             job = queries.job_row(session, job_id)
             verbs.require_version(job, versions)
             verbs.require_allowed(job, verb)
             needed = verbs.checkpoints(session, job, verb)
+            weights = starting_weights.kept(job, self.storage)
         if (gone := self.storage.first_gone(job_id, needed)) is not None:
             raise CheckpointGone(
                 f"{gone} is not in the job's folder on storage (any more): clone the job, which begins anew"
             )
+        for file in weights:  # every attempt begins with them, also one that resumes
+            if self.storage.first_gone(file.named.job, [file.url]) is not None:
+                raise CheckpointGone(
+                    f"{file.url}, which the job starts from, is not on storage (any more): clone the job with other "
+                    "weights"
+                )
 
     # Keys
 

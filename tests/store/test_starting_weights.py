@@ -1,15 +1,21 @@
 """A job starts from the weights that another job has exported: which ones, and that every attempt gets the same."""
 
 import json
+import threading
 
 import pytest
 
-from service.control.access.rules import Principal
+from service.control import jobs
+from service.control.access.rules import LOCAL, Principal
+from service.control.database import rows
 from service.control.models import JobRow
-from service.errors import IllegalTransition, InvalidJob
+from service.errors import CheckpointGone, IllegalTransition, InvalidJob
 from service.job.states import JobState
 from service.wire.access import Role
 from service.wire.records import AttemptFinished
+from tests.store.conftest import only
+from tests.store.test_replicas import wait_for_a_lock
+from tests.support.patience import PATIENCE_S
 from tests.support.reported import finished
 
 SHA256, OTHER_SHA256 = "a" * 64, "b" * 64
@@ -151,6 +157,59 @@ def test_a_job_stays_while_another_that_is_not_over_starts_from_its_weights(stor
 
     store.cancel(job.id)
     store.delete(source)
+
+
+def test_a_refused_delete_costs_no_other_write_anything_and_is_refused_within_a_write_too(
+    store, make_spec, export, monkeypatch
+):
+    source = export()
+    job, _ = store.add_job(make_spec(**_starting(job=source)))
+
+    with pytest.raises(IllegalTransition, match=f"job `{job.id}` starts"):  # added after the delete has looked
+        store._db.write(lambda session: jobs.delete(session, jobs.locked(session, source), now=0.0))
+    monkeypatch.setattr(store._db, "write", lambda _: pytest.fail("a write begins"))
+    with pytest.raises(IllegalTransition, match=f"job `{job.id}` starts"):
+        store.delete(source)
+
+
+@only("postgresql")
+def test_a_delete_waits_for_a_job_that_is_being_added_on_its_weights(replicas, make_spec, export, clock, pool):
+    first, second = replicas
+    source = export()
+    stored, release = threading.Event(), threading.Event()
+
+    def add_slowly(session):
+        spec = make_spec(**_starting(job=source))
+        jobs.add(session, spec, by=LOCAL, key=None, now=clock(), key_s=3600.0, quotas={})
+        rows.store(session)
+        stored.set()
+        assert release.wait(PATIENCE_S)
+
+    slow = pool.submit(first._db.write, add_slowly)
+    assert stored.wait(PATIENCE_S)
+    waiting = pool.submit(second.delete, source)
+    try:
+        wait_for_a_lock(first)
+    finally:
+        release.set()
+
+    slow.result(PATIENCE_S)
+    with pytest.raises(IllegalTransition, match=f"starts from the weights of job `{source}`"):
+        waiting.result(PATIENCE_S)
+
+
+def test_a_job_begins_again_only_if_the_weights_that_it_starts_from_are_still_there(store, make_spec, export):
+    source = export()
+    job, _ = store.add_job(make_spec(**_starting(job=source)))
+    store.cancel(job.id)
+    url = f"{store.storage.attempt_url(source, 1)}/{source}.tuned.0/weights.safetensors"
+
+    with pytest.raises(CheckpointGone, match="clone the job with other weights") as gone:
+        store.retry(job.id)
+
+    assert url in str(gone.value)
+    store.storage.write(url, b"weights")
+    assert store.retry(job.id).state is JobState.QUEUED
 
 
 def test_a_file_outside_the_folder_of_its_job_is_left_out(store, make_spec, begin, export):
