@@ -22,6 +22,7 @@ from service.errors import CodeInUse, NotFound, Unavailable
 from service.job.states import TERMINAL
 from service.settings import Settings
 from service.wire.code import CodeView
+from service.wire.jobs import JobView
 
 MAX_DAYS = 36_500
 
@@ -81,7 +82,7 @@ def _remove(settings: Settings, found: list[cleaning.Leftover]) -> tuple[list[cl
             try:
                 if each.code is not None and records is not None:
                     records.delete_code(each.code, project=each.project)
-                elif each.job_id is None or records is None or records.is_over(each.job_id):
+                elif each.job_id is None or records is None or records.job(each.job_id).state in TERMINAL:
                     cleaning.remove(settings, each)
                 else:
                     continue
@@ -97,15 +98,17 @@ def _remove(settings: Settings, found: list[cleaning.Leftover]) -> tuple[list[cl
 def _leftovers(settings: Settings, before: datetime, *, with_weights: bool) -> list[cleaning.Leftover]:
     with _records(settings) as records:
         finished = [] if records is None else list(cleaning.finished_jobs(records.jobs, before=before))
+        unfinished = cleaning.unfinished_jobs(records.jobs) if records is not None and with_weights else ()
+        in_use = set() if records is None else cleaning.starting_points(map(records.job, unfinished))
         code = [] if records is None else cleaning.unused_code(records.list_code(), before=before)
-    return cleaning.leftovers(settings, finished, with_weights=with_weights) + code
+    return cleaning.leftovers(settings, finished, with_weights=with_weights, in_use=in_use) + code
 
 
 class _Records(NamedTuple):
     """The parts of the database that `clean` needs."""
 
     jobs: cleaning.JobPages
-    is_over: Callable[[str], bool]  # of a job, by its id
+    job: Callable[[str], JobView]  # by its id
     list_code: Callable[[], Iterable[CodeView]]
     delete_code: Callable[..., None]  # a digest, and the `project` that has it
 
@@ -118,7 +121,7 @@ def _records(settings: Settings) -> Iterator[_Records | None]:
         with Client(server.url, server.key) as client:
             yield _Records(
                 partial(client.jobs, archived=None),
-                lambda job_id: client.job(job_id).state in TERMINAL,
+                lambda job_id: client.job(job_id).view,
                 client.iter_code,
                 client.delete_code,
             )
@@ -128,7 +131,7 @@ def _records(settings: Settings) -> Iterator[_Records | None]:
         with closing(Store.open(settings)) as store:
             yield _Records(
                 partial(store.jobs, JobFilter(archived=None)),
-                lambda job_id: store.job(job_id).state in TERMINAL,
+                store.job,
                 partial(_all_code, store),
                 partial(store.code.remove, by=LOCAL),
             )

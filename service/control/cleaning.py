@@ -1,7 +1,7 @@
 """Measure and remove what finished jobs left behind. Unfinished jobs are never touched."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
@@ -11,11 +11,13 @@ from pydantic import BaseModel, Field
 from service.control.ray_cluster import embedded
 from service.control.ray_cluster.orphans import tune_folders
 from service.control.storage import WEIGHTS, Storage
+from service.job.spec import JobSpec
 from service.job.states import TERMINAL
+from service.job.sweep import workloads
 from service.settings import Settings
 from service.wire.base import MAX_PAGE
 from service.wire.code import CodeView
-from service.wire.jobs import JobPage
+from service.wire.jobs import JobPage, JobSummary, JobView
 
 _RAYS_FILES = "Ray's files"
 #: The least age of unused code: the job for which it was uploaded may follow soon.
@@ -44,24 +46,43 @@ class JobPages(Protocol):
 
 def finished_jobs(pages: JobPages, *, before: datetime) -> Iterator[str]:
     """Yield the jobs that had ended by `before`. None runs again unless its user asks."""
+    for job in _all(pages):
+        if job.state in TERMINAL and job.finished_at is not None and job.finished_at < before:
+            yield job.id
+
+
+def unfinished_jobs(pages: JobPages) -> Iterator[str]:
+    """Yield the jobs that are not over."""
+    return (job.id for job in _all(pages) if job.state not in TERMINAL)
+
+
+def starting_points(jobs: Iterable[JobView]) -> set[str]:
+    """Return the ids of the jobs from whose weights `jobs` start."""
+    readable = (job.spec for job in jobs if isinstance(job.spec, JobSpec))  # by this release
+    named = (workload.weights_of for spec in readable for _, workload in workloads(spec))
+    return {each.job for each in named if each is not None}
+
+
+def _all(pages: JobPages) -> Iterator[JobSummary]:
     cursor: str | None = None
     while True:
         page = pages(limit=MAX_PAGE, cursor=cursor)
-        for job in page.jobs:
-            if job.state in TERMINAL and job.finished_at is not None and job.finished_at < before:
-                yield job.id
+        yield from page.jobs
         if (cursor := page.next_cursor) is None:
             return
 
 
-def leftovers(settings: Settings, finished: Iterable[str], *, with_weights: bool) -> list[Leftover]:
+def leftovers(
+    settings: Settings, finished: Iterable[str], *, with_weights: bool, in_use: Collection[str] = ()
+) -> list[Leftover]:
     """Return what `finished` jobs, and a killed Ray, left on storage and on this machine.
 
-    Weights are included only `with_weights`. Raises Unavailable if the storage cannot be listed.
+    Weights are included only `with_weights`, and not those of jobs `in_use`. Raises Unavailable if the storage cannot
+    be listed.
     """
     job_ids = list(finished)
     storage = Storage(settings.resolved_storage_url)
-    found = [_on_storage(storage, job_id, with_weights=with_weights) for job_id in job_ids]
+    found = [_on_storage(storage, job_id, with_weights=with_weights and job_id not in in_use) for job_id in job_ids]
     found += [  # left by killed drivers, as a finished job has none
         _folder(f"Tune's files of {job_id}", folder)
         for folder, attempts in tune_folders()

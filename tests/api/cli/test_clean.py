@@ -121,6 +121,21 @@ def test_the_weights_go_when_asked_for(served: str, store: Store, finished: str)
     assert list((store.settings.state_dir / "results").iterdir()) == []
 
 
+def test_weights_from_which_an_unfinished_job_starts_stay(
+    served: str, store: Store, finished: str, job: JobSpec
+) -> None:
+    named = {"weights_of": {"job": finished, "arm": "tuned"}}
+    content = job.model_dump(mode="json")
+    user, _ = store.add_job(JobSpec.model_validate(content | {"workload": content["workload"] | named}))
+
+    clean("--yes", "--weights")
+    assert [path.name for path in sizes(store.settings.state_dir / "results")] == ["weights.safetensors"] * 2
+
+    store.cancel(user.id)
+    clean("--yes", "--weights")
+    assert not sizes(store.settings.state_dir / "results")
+
+
 def test_a_live_jobs_files_stay(served: str, store: Store, running: str, finished: str, temporary: Path) -> None:
     folder = Path(store.storage.job_url(running).removeprefix("file://"))
     scratch = tune_folder(temporary, running)
