@@ -8,6 +8,7 @@ operator's, and may be one. Functions raise OSError, with the errno ELOOP where 
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -15,6 +16,8 @@ from typing import IO
 
 #: A pipe would keep its reader waiting.
 _TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+#: A folder on the way is only entered: with O_PATH, which not all systems have, it need not be readable.
+_TO_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 
 
 def open_file(top: str, parts: Sequence[str]) -> IO[bytes]:
@@ -39,7 +42,7 @@ def write(top: str, parts: Sequence[str], content: bytes) -> None:
                 file.flush()
                 _sync(file.fileno())
             os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
-            _sync(folder)
+            _sync_names(folder)
         finally:
             with suppress(FileNotFoundError):  # renamed
                 os.unlink(unfinished, dir_fd=folder)
@@ -55,13 +58,13 @@ def remove_file(top: str, parts: Sequence[str]) -> None:
 @contextmanager
 def _folder(top: str, parts: Sequence[str], *, creates: bool = False) -> Iterator[int]:
     """Provide a descriptor of the folder at `parts` below `top`."""
-    folder = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    folder = os.open(top, _TO_ENTER)
     try:
         for part in parts:
             if creates:
                 with suppress(FileExistsError):
                     os.mkdir(part, dir_fd=folder)
-            below = os.open(part, _TO_READ, dir_fd=folder)
+            below = _enter(part, folder)
             os.close(folder)
             folder = below
         yield folder
@@ -69,8 +72,27 @@ def _folder(top: str, parts: Sequence[str], *, creates: bool = False) -> Iterato
         os.close(folder)
 
 
+def _enter(name: str, folder: int) -> int:
+    try:
+        return os.open(name, _TO_ENTER | os.O_NOFOLLOW, dir_fd=folder)
+    except NotADirectoryError as error:  # Linux says this of a link, too
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from error
+        raise
+
+
+def _sync_names(folder: int) -> None:
+    """Flush the names in a folder to disk. One that nobody may list cannot be flushed."""
+    with suppress(PermissionError):
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+        try:
+            _sync(readable)
+        finally:
+            os.close(readable)
+
+
 def _sync(opened: int) -> None:
-    """Flush a file, or the names in a folder, to disk: after a power cut, the database may still name the file."""
+    """Flush a file or a folder to disk: after a power cut, the database may still name the file."""
     try:
         os.fsync(opened)
     except OSError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from service.control import local_folder
 from service.control.storage import Storage
 from service.errors import NotFound, Unavailable
 
@@ -191,6 +192,35 @@ def test_a_folder_in_the_place_of_a_file_refuses_it(tmp_path):
         storage.write(storage.log_url("job-1", 1), b"log")
 
     assert os.listdir(tmp_path / "job-1") == ["attempt-1.log"]
+
+
+@pytest.fixture
+def ordinary_user(tmp_path, monkeypatch):
+    """Run the test in `tmp_path` as somebody whom permissions stop, as root is stopped by none."""
+    monkeypatch.chdir(tmp_path)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    yield
+    if is_root:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="this system cannot enter a folder that it may not list")
+def test_folders_that_nobody_may_list_are_written_to_and_read_and_cleared(tmp_path, request):
+    for folder in (tmp_path / "job-1", tmp_path):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o333)
+    request.getfixturevalue("ordinary_user")
+    with pytest.raises(PermissionError):
+        os.listdir(".")
+
+    local_folder.write(".", ["job-1", "file"], b"content")
+    with local_folder.open_file(".", ["job-1", "file"]) as file:
+        assert file.read() == b"content"
+    local_folder.remove_file(".", ["job-1", "file"])
+    with pytest.raises(FileNotFoundError):
+        local_folder.open_file(".", ["job-1", "file"])
 
 
 def test_a_results_folder_that_is_a_link_is_read(tmp_path):
