@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -89,6 +90,14 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
         mode="json", exclude={"host", "port", "webhook_secret", "webhook_url", "oidc_client_secret"}, exclude_none=True
     )
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
+    for _ in range(2):  # again if another service had the state dir and has ended meanwhile
+        if (server := _start(settings, linger_s, texts)) is not None:
+            return server
+    raise LocalServerError(f"other services of {settings.state_dir} began and ended meanwhile; try again")
+
+
+def _start(settings: Settings, linger_s: float | None, texts: Mapping[str, str]) -> Server | None:
+    """Start a server with settings as `texts`. None: another service had the state dir, and has ended meanwhile."""
     printed = settings.state_dir / "server.out"  # besides its log, e.g. why it does not start
     with printed.open("wb") as output:
         # Not the caller's pipes: their readers would wait as long as the server lives.
@@ -111,12 +120,23 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
     return server
 
 
-def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", printed: Path) -> Server:
+def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", printed: Path) -> Server | None:
+    """Return the server once it answers. None: another service kept it from starting, and has ended meanwhile.
+
+    That one may be starting, too, or shutting down.
+    """
+    holder = ""
+
     def look() -> Server | bool:
+        nonlocal holder
         with suppress(LocalServerError):  # it runs, but is busy
             if (server := running_server(settings)) is not None:
                 return server
-        return process.poll() is not None and not _starts_elsewhere(settings.state_dir)
+        if process.poll() is None:
+            return False
+        found = _holder(settings.state_dir)
+        holder = found or holder
+        return not found
 
     settled = processes.wait_until(look, timeout_s=START_S, every_s=_POLL_S)
     if isinstance(settled, Server):
@@ -124,19 +144,25 @@ def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", printe
         if found is not None and found.pid != process.pid:
             raise StartedElsewhere(settled)
         return settled
+    if settled and holder:
+        return None
     if settled:
         code = process.returncode
         raise LocalServerError(f"the server ended at once (exit code {code}):\n{_tail(printed)}")
-    late = overload.explained(f"the server did not answer within {START_S:.0f} s", overload.here())
+    who = f"{holder}, which has locked {settings.state_dir}," if holder else "the server"
+    late = overload.explained(f"{who} did not answer within {START_S:.0f} s", overload.here())
     raise LocalServerError(f"{late}; see {settings.log_file}:\n{_tail(printed)}")
 
 
-def _starts_elsewhere(state_dir: Path) -> bool:
-    """Return whether a live service has locked the state dir. It announces itself once it is up."""
+def _holder(state_dir: Path) -> str:
+    """Return the live service that has locked the state dir, in words; empty if there is none."""
     with suppress(OSError, ValueError, psutil.Error):
-        holder = psutil.Process(int((state_dir / "service.lock").read_text()))
-        return "serve" in holder.cmdline()  # others lock it, too, such as a restore
-    return False
+        pid = (state_dir / "service.lock").read_text()
+        if not pid:
+            return "a process that starts"  # between its lock and its pid
+        if "serve" in psutil.Process(int(pid)).cmdline():  # others lock it, too, such as a restore
+            return f"process {pid}"
+    return ""
 
 
 def stop_server(settings: Settings) -> str:

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from api.cli import main
+from api.cli import local, main
 from api.cli.local import LocalServerError, Server, StartedElsewhere, running_server, start_server, stop_server
 from api.client import Client
 from api.http.server import Linger, PortBusy, _announced, bind, ensure_key
 from service.control import processes
 from service.control.access.rules import LOCAL
+from service.control.database.locks import lock_service, prepare_state_dir
 from service.control.store import Store
 from service.errors import KeyGone, Unavailable
 from service.job.spec import JobSpec
@@ -58,13 +59,53 @@ def test_of_two_that_start_a_service_at_once_one_does_and_the_other_uses_it(sett
         except StartedElsewhere as other:
             return other
 
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(start, range(2)))
-    stop_server(settings)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(start, range(2)))
+    finally:
+        if running_server(settings) is not None:
+            stop_server(settings)
 
     (own,) = (each for each in found if isinstance(each, Server))
     (other,) = (each for each in found if isinstance(each, StartedElsewhere))
     assert other.server == own
+
+
+def test_where_the_service_that_was_in_the_way_has_ended_another_starts(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_state_dir(settings)
+    with lock_service(settings) as held:
+        holders = iter(["process 1"])
+
+        def holder(_: Path) -> str:
+            found = next(holders, "")
+            if not found:
+                held.close()
+            return found
+
+        monkeypatch.setattr(local, "_holder", holder)
+        started = start_server(settings.model_copy(update={"port": 0}))
+    try:
+        assert running_server(settings) == started
+    finally:
+        stop_server(settings)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_service_that_keeps_the_state_dir_without_an_answer_is_named(
+    settings: Settings, silent: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    monkeypatch.setattr(local, "START_S", 0.0)
+    (settings.state_dir / "service.lock").write_text(f"{silent.pid}" if is_known else "")
+    printed = settings.state_dir / "server.out"
+    printed.touch()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+
+    who = f"process {silent.pid}" if is_known else "a process that starts"
+    with pytest.raises(LocalServerError, match=f"{who}, which has locked .* did not answer within"):
+        local._await_answer(settings, ended, printed)
 
 
 def test_a_log_that_is_full_is_put_aside_and_the_oldest_is_removed(tmp_path: Path) -> None:
