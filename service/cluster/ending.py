@@ -13,7 +13,7 @@ from service.cluster.trial_state import TrialState
 from service.job.parts import LOSS
 from service.wire.records import Divergence, TrialFinished
 from trainers.segment import Evaluation
-from trainers.training.call_results import WorkerFailed
+from trainers.training.call_results import WorkerFailed, WorkerLost
 from trainers.workload import WorkloadError
 
 _log = logging.getLogger(__name__)
@@ -115,12 +115,15 @@ def _exported(line: TrialState, folder: str = "", *, averaged: bool = False) -> 
 
 
 def _tested(kept: _KeptLine) -> _Tested:
-    """Evaluate the kept weights on the test set. A fault in it costs no result, so it is returned instead of raised."""
+    """Evaluate the kept weights on the test set. A fault in it costs no result, so it is returned instead of raised.
+
+    So is the loss of workers: another attempt would come as far as here, and may lose them to the same samples again.
+    """
     if not kept.line.group.built.num_test:
         return _Tested()
     try:
         tested = kept.line.group.evaluate(averaged=kept.evaluation.averaged, on="test")
-    except (WorkloadError, WorkerFailed) as failed:
+    except (WorkloadError, WorkerFailed, WorkerLost) as failed:
         _log.warning("the test set cannot be evaluated: %s", failed)
         return _Tested(failure=last_line(failed))
     kept.line.progress.charge_bytes(tested)

@@ -792,7 +792,13 @@ class HeldOut(Regression):
     def __init__(self, fault: str = "", num_test: int = 70) -> None:
         super().__init__()
         inputs, targets = samples(2, num_test)
+        self.fault, self.num_test = fault, num_test
         self.test = TensorDataset(inputs[:, : 3 if fault == "narrow" else WIDTH], targets)
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+        if self.fault == "fatal" and batch[1].sum() == self.test.tensors[1][::2].sum():  # of the first of two ranks
+            os._exit(9)
+        return super().evaluate(model, batch)
 
 
 class HeldOutByName(Regression):
