@@ -10,8 +10,9 @@ validation set, in % above the best of a grid that is not charged. A run that en
 and as 50 %. Arms are compared where all of them have a run with the same task, seed and budget.
 
 The result is the state that a job would export: for a run, the best state that was evaluated, the end included; for a
-study, the end of its best trial. Evaluations are not charged. The tasks of `HELD_OUT`, on which no setting of the
-controller was tuned, are also shown separately.
+study, the end of its best trial. The samples that choose it flatter it, that of every arm alike. Beside it stands what
+one job's state loses on samples that did not choose it (docs/decisions/0051). Evaluations are not charged. The tasks of
+`HELD_OUT`, on which no setting of the controller was tuned, are also shown separately.
 """
 
 import argparse
@@ -27,9 +28,10 @@ from suite.excess import LOST, OPTIMIZER_ROWS, ROWS, Row, above, references, sum
 
 PAGE = Path(__file__).parent / "equal_cost.md"
 OURS, OURS_END = "one job (`bo`)", "the same job, at its end"
+OURS_UNSEEN = "the same job, on samples that did not choose its state"
 #: It is told neither a rate nor the task's optimizer.
 OURS_AUTO = "one job, `optimizer: auto`"
-OWN = (OURS, OURS_END, OURS_AUTO)
+OWN = (OURS, OURS_END, OURS_UNSEEN, OURS_AUTO)
 GUESS = "one guess, with a decay"
 GUESSES = ("10x low", "right", "10x high")
 #: Rows' names of arms that begin with a guess, and of those that take none.
@@ -78,7 +80,9 @@ def losses(known: Sequence[Row], steps: int) -> Losses:
     for row in known:
         if row["steps"] == steps and row["task"] in reference and (named := _arm(row)):
             arm, guesses = named
-            told = {arm: row.get("exported", row["loss"])} | ({OURS_END: row["loss"]} if arm == OURS else {})
+            told = {arm: row.get("flattered", row["loss"])}
+            if arm == OURS:
+                told |= {OURS_END: row["loss"]} | ({OURS_UNSEEN: row["exported"]} if "exported" in row else {})
             for name, loss in told.items():
                 share = min(above(loss, reference[row["task"]]), LOST)
                 found.setdefault(name, {}).update({Cell(row["task"], row["seed"], guess): share for guess in guesses})

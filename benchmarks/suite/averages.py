@@ -40,7 +40,7 @@ def run(tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[int], part: 
             continue
         try:
             lines = Line(TASKS[task], seed), Averaged(TASKS[task], seed)
-            weights, averaged = (searched(line, TASKS[task].guess, length, seed).exported for line in lines)
+            weights, averaged = (searched(line, TASKS[task].guess, length, seed).flattered for line in lines)
         except WorkloadError as error:  # its data are not on this machine
             print(f"{task}: {error}", file=sys.stderr)
             continue

@@ -13,6 +13,9 @@ OPTIMIZER_ROWS = ROWS.with_name("optimizers.jsonl")
 MOST = 100.0
 #: A run that ends by this share above its reference, or further, is lost. In a mean it counts as so far.
 LOST = 0.5
+#: How arms are called by which of their losses: at the run's end, and of what is exported. `flattered` is measured on
+#: the samples that chose the export, `exported` on others (docs/decisions/0051). Older rows have no `exported`.
+SUFFIXES = {"loss": "", "exported": ", exported", "flattered": ", exported, flattered"}
 Row = dict[str, Any]
 Excesses = dict[tuple[str, str], dict[str, list[float]]]  # by arm and task, of each run
 Arm = tuple[str, float]  # of the grid: a schedule, and a rate's decimal logarithm
@@ -86,7 +89,7 @@ def excesses(known: Sequence[Row], steps: int) -> Excesses:
             arms[KNOWN_BEFORE][task] = [above(loss, reference[task]) for loss in losses]
     for row in known:
         if row["steps"] == steps and row["what"] != "grid" and row["task"] in reference:
-            for loss, suffix in (("loss", ""), ("exported", ", exported")):
+            for loss, suffix in SUFFIXES.items():
                 if loss in row:
                     arms[row["what"], row["arm"] + suffix][row["task"]].append(above(row[loss], reference[row["task"]]))
     return arms

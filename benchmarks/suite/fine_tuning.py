@@ -134,7 +134,7 @@ def _decayed(line: Line, rate: float, steps: int) -> float:
 
 def _searched(line: Line, guess: float, steps: int, seed: int, arm: str) -> dict[str, float]:
     done = searched(line, guess, steps, seed, told=arm == "by the model")
-    return {"exported": done.exported, "rate": math.log10(done.decisions[0].values.learning_rate)}
+    return {"exported": done.flattered, "rate": math.log10(done.decisions[0].values.learning_rate)}
 
 
 def table() -> None:

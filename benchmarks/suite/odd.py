@@ -89,8 +89,8 @@ def _rate(half_decades: int) -> float:
 
 @cache
 def _loss(task: Task, schedule: str, rate: float, steps: int, seed: int) -> float:
-    exported: float = scheduled(task, schedule, rate, steps, seed)["run"]()["exported"]
-    return exported
+    flattered: float = scheduled(task, schedule, rate, steps, seed)["run"]()["flattered"]
+    return flattered
 
 
 # -- the table ---------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def table() -> None:
     for name, steps in sorted(cells, key=lambda cell: (cell[1], order.index(cell[0]))):
         found = cells[name, steps]
         reference, arm = _reference(found)
-        above = {guess: [_above(row["ours"][guess]["exported"], reference) for row in found] for guess in GUESSES}
+        above = {guess: [_above(row["ours"][guess]["flattered"], reference) for row in found] for guess in GUESSES}
         groups[ODD_TASKS[name].optimizer, steps] += [each for runs in above.values() for each in runs]
         means = " | ".join(f"{100 * statistics.fmean(runs):+.1f}" for runs in above.values())
         lines.append(f"| {name} | {steps} | {reference:.4g} | {arm} | {means} |")

@@ -88,6 +88,7 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
         "seed": seed,
         "loss": line.evaluate(),
         "exported": done.exported,
+        "flattered": done.flattered,
         "chosen": optimizer.kind,
         "rate": first.values.learning_rate,
         "searched": done.searched,
@@ -113,7 +114,7 @@ def table(steps: int) -> None:
     reference, known = references(read(excess.ROWS), steps), defaultdict[str, dict[tuple[str, int], float]](dict)
     for row in read(ROWS):
         if row["steps"] == steps and row["task"] in reference:
-            known[row["arm"]][row["task"], row["seed"]] = above(row["exported"], reference[row["task"]])
+            known[row["arm"]][row["task"], row["seed"]] = above(row["flattered"], reference[row["task"]])
     arms = [arm for arm in ARMS if arm in known]
     cells = set.intersection(*(set(known[arm]) for arm in arms))
     print(f"| {steps} steps, {len(cells)} runs | " + " | ".join(arms) + " |\n| --- |" + " --- |" * len(arms))
@@ -126,7 +127,7 @@ def table(steps: int) -> None:
 
 def worth() -> None:
     """Print what a step of each kind is worth, in steps of AdamW, and with each further family of tasks left out."""
-    losses = {(row["arm"], row["task"], row["steps"], row["seed"]): row["exported"] for row in read(ROWS)}
+    losses = {(row["arm"], row["task"], row["steps"], row["seed"]): row["flattered"] for row in read(ROWS)}
     print("| | worth | with a family left out | a dearer step costs: mean |\n| --- | --- | --- | --- |")
     for kind in ("muon", "sgd", "schedulefree_sgd", "schedulefree_adamw", "schedulefree_plus"):
         if found := list(_ratios(losses, kind)):

@@ -17,7 +17,9 @@ from the guess too. Its guess is about the right rate for itself, which is well 
 The grid tries seven rates in half decades about the task's own, and the best five of them with three more schedules:
 what somebody knows who has trained the task before. A task's reference is the schedule and rate that are best on the
 mean of the seeds. All losses are of the validation set, at the run's end. What the controller exports, the end or its
-best evaluated checkpoint, stands beside it. Constants were chosen with one family left out at a time (`constants.py`);
+best evaluated checkpoint, stands beside it: `exported` on samples that did not choose it, `flattered` on those that did
+(`Export`). Some rows are older, and have the latter alone. `search` and AutoLRS keep an average of the weights, as jobs
+do (`Averaged`); schedules and rivals do not. Constants were chosen with one family left out at a time (`constants.py`);
 what was added afterwards is *new*.
 """
 
@@ -107,7 +109,7 @@ def _tuned(task: str, tuner: str, steps: int, seed: int, factor: float) -> Row:
         draws = zlib.crc32(f"{task} {steps} {seed} {factor}".encode())  # or all tasks would try the same rates
         study = tune(tuner, line, steps, TASKS[task].guess * factor, draws)
         is_sound = math.isfinite(study.loss)
-        measured = _exported(line, study.export) if is_sound else LOST_LOSSES | {"exported": math.inf}
+        measured = _exported(line, study.export) if is_sound else _lost(study.export)
         return measured | {"picked": [study.rate], "trials": study.num_trials, "spent": study.spent}
 
     return key | {"run": run}
@@ -122,7 +124,7 @@ def scheduled(task: Task, schedule: str, rate: float, steps: int, seed: int) -> 
         while line.step < steps:
             losses = line.train(rates[line.step : line.step + EVERY])
             if not math.isfinite(losses[-1]):
-                return LOST_LOSSES | {"exported": export.loss(Evaluated(LOST))}
+                return _lost(export)
             export.look(line.evaluated(), line.step / steps)
         return _exported(line, export)
 
@@ -155,6 +157,12 @@ def _exported(line: Line, export: Export) -> Row:
     """Return the losses at the end, and that of the state which is exported by the rule of a job."""
     end = line.evaluated()
     return _measured(line) | {"exported": export.loss(end), "flattered": export.flattered(end)}
+
+
+def _lost(export: Export) -> Row:
+    """Return the losses of a run that diverged, and that of its best state before."""
+    end = Evaluated(LOST)
+    return LOST_LOSSES | {"exported": export.loss(end), "flattered": export.flattered(end)}
 
 
 def _measured(line: Line) -> Row:

@@ -49,7 +49,7 @@ def run(seeds: Sequence[int], part: Sequence[int]) -> None:
         task = task_of(name, batch)
         row: dict[str, Any] = {"task": name, "batch": batch, "seed": seed, "cosine": _best_cosine(task, seed)}
         row["exported"] = {
-            guess: searched(Line(task, seed), task.guess * factor, NUM_STEPS, seed).exported
+            guess: searched(Line(task, seed), task.guess * factor, NUM_STEPS, seed).flattered
             for guess, factor in GUESSES.items()
         }
         append(FILE, row)

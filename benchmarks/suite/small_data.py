@@ -161,7 +161,7 @@ def pair(task: Task, steps: int, seed: int) -> dict[str, Any]:
     for name, starts in (("goes_on", False), ("starts_over", True)):
         line = Averaged(task, seed)
         done = searched(line, task.guess, steps, seed, controller=BoConfig(start_over=starts))
-        exported[name] = done.exported
+        exported[name] = done.flattered
         times = sum("starts over" in each.reason for each in done.decisions)
     return exported | {"times": times}
 

@@ -45,7 +45,7 @@ class Evaluated(NamedTuple):
     weights: Losses
     average: Losses | None = None  # of the last steps' weights; None: there is none
 
-    def better(self, by: int = 0) -> Losses:
+    def better(self, by: int) -> Losses:
         """Return the losses of the weights or of their average, whichever has the lower one at index `by`."""
         return self.weights if self.average is None else min(self.weights, self.average, key=lambda each: each[by])
 
@@ -86,7 +86,7 @@ def _exported(seen: Sequence[tuple[Evaluated, float]], end: Evaluated, *, by: in
     for state, part in seen:
         found = _noted(state, record, by)
         record = min(record, found[by])
-        if is_clockless_turn(part - kept_at, patience_for(found[by], best and best[by])):
+        if math.isfinite(found[by]) and is_clockless_turn(part - kept_at, patience_for(found[by], best and best[by])):
             best, kept_at = found, part
     last = end.better(by)
     return last if best is None or not best[by] < last[by] else best
@@ -218,8 +218,8 @@ class Line:
         return scores
 
     def _losses(self, scores: Tensor, targets: Tensor) -> Losses:
-        loss = self.workload._task.loss
-        return Losses(*(float(loss(scores[part], targets[part])) for part in PARTS))
+        losses = (float(self.workload._task.loss(scores[part], targets[part])) for part in PARTS)
+        return Losses(*(loss if math.isfinite(loss) else math.inf for loss in losses))  # the worst, as in a job
 
     def snapshot(self) -> Any:
         """Return all that training changes."""

@@ -104,7 +104,7 @@ def _scheduled(task: Task, rate: float, steps: int, seed: int) -> float | None:
 
 
 def _controlled(task: Task, factor: float, steps: int, seed: int) -> float:
-    return searched(Line(task, seed), task.guess * factor, steps, seed).exported
+    return searched(Line(task, seed), task.guess * factor, steps, seed).flattered
 
 
 # -- the table ---------------------------------------------------------------------------------------------

@@ -76,11 +76,14 @@ def test_a_rival_without_a_guess_meets_one_job_from_each_guess() -> None:
 def test_one_job_and_its_rivals_count_by_what_a_job_exports_and_the_jobs_end_stands_beside() -> None:
     known = rows(ours=1.1, rival=1.2)
     for each in known:
-        each["exported"] = each["loss"] - 0.05
+        each["flattered"] = each["loss"] - 0.05
+        if each["what"] == "search":
+            each["exported"] = each["loss"] - 0.02
 
     found = equal_cost.losses(known, 300)
     means = {each.arm: round(each.mean, 9) for each in equal_cost.standings(found)}
     assert (means["Prodigy"], means[equal_cost.OURS], means[equal_cost.OURS_END]) == (0.15, 0.05, 0.1)
+    assert means[equal_cost.OURS_UNSEEN] == 0.08  # which no rival has
     assert equal_cost.by_task(found)["digits"][1] == "Prodigy"  # its own end is no rival
 
 

@@ -65,5 +65,5 @@ def _row(task: str, seed: int, *, cosine: tuple[float, float], ours: tuple[float
         "rates": [0.1, 1.0],
         "grid": {schedule: [1.0, 1.0] for schedule in SCHEDULES} | {"cosine": list(cosine)},
         "guess": 0.1,
-        "ours": {guess: {"exported": loss} for guess, loss in zip(guesses, ours, strict=True)},
+        "ours": {guess: {"flattered": loss} for guess, loss in zip(guesses, ours, strict=True)},
     }
