@@ -217,7 +217,7 @@ def summary(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
 def in_short(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
     """Yield the lines of `summary` of one job, with and without `auto`, and of the best rival at each budget."""
     rivals = (_best_rival(standings(found)) for steps in all_steps if (found := losses(known, steps)))
-    shown = {OURS_AUTO, f"**{OURS}**", *rivals}
+    shown = {OURS_AUTO, f"**{OURS}**", OURS_UNSEEN, *rivals}
     heading, rule, *lines = summary(known, all_steps)
     yield from (heading, rule, *(line for line in lines if line.split(" | ")[0].removeprefix("| ") in shown))
 
