@@ -8,10 +8,9 @@ import threading
 import time
 
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
-from service.control import jobs
+from service.control import jobs, local_folder
 from service.control.processes import wait_until
 from service.control.queue.capacity import Node
 from service.control.ray_cluster.ray_jobs import RayStatus
@@ -303,10 +302,10 @@ def test_no_attempt_is_spent_on_a_storage_that_takes_no_files(store, tick, runni
 def refuse_files(_, monkeypatch):
     """Have a folder as a disk that is full, or read-only: it takes no file, and names that."""
 
-    def refuse(_, path, *args, **options):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+    def refuse(top, parts, content):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), os.path.join(top, *parts))
 
-    monkeypatch.setattr(LocalFileSystem, "pipe_file", refuse)
+    monkeypatch.setattr(local_folder, "write", refuse)
 
 
 def unmark(state_dir, monkeypatch):

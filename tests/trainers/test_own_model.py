@@ -21,6 +21,8 @@ from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OwnOptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
 from trainers.methods.replica_config import ReplicaConfig
+from trainers.methods.sync.every_step.spec import EveryStepConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment
 from trainers.spec.workloads import OwnWorkload
 from trainers.traffic import collectives
@@ -45,9 +47,18 @@ def own(name: str, **params: Any) -> OwnWorkload:
 def replica() -> Train:
     """Build one rank alone, of a factory's name and its parameters."""
 
-    def build(name: str, *, optimizer: Any = PLAIN, exchange: Any = None, weights: Path | None = None, **params: Any):
+    def build(
+        name: str,
+        *,
+        optimizer: Any = PLAIN,
+        exchange: Any = None,
+        sync: Any = None,
+        weights: Path | None = None,
+        **params: Any,
+    ):
         workload = own(name, **params).model_copy(update={"weights": str(weights) if weights else None})
-        config = ReplicaConfig(workload=workload, optimizer=optimizer, exchange=exchange or NoneConfig(), seed=3)
+        parts = {"exchange": exchange or NoneConfig(), "sync": sync or EveryStepConfig()}
+        config = ReplicaConfig(workload=workload, optimizer=optimizer, seed=3, **parts)
         return Replica(config, 0, 1, device="cpu")
 
     return build
@@ -491,7 +502,8 @@ def test_loader_processes_neither_start_anew_nor_change_over_steps_that_a_rank_l
 ):
     starts, begin = [], DataLoader.__iter__
     monkeypatch.setattr(DataLoader, "__iter__", lambda loader: starts.append(loader) or begin(loader))
-    alone, loaded = replica("MapStyle"), replica("MapStyle", processes=1)
+    apart = LocalSgdConfig(period=100)
+    alone, loaded = replica("MapStyle", sync=apart), replica("MapStyle", sync=apart, processes=1)
 
     assert loaded.run(SEGMENT, pace=0.3).losses == alone.run(SEGMENT, pace=0.3).losses
     assert len(starts) == 1
@@ -505,11 +517,12 @@ def test_a_stream_is_read_on_over_steps_that_a_rank_leaves_out_and_brings_what_i
     monkeypatch.setattr(
         own_models.Numbers, "batches", lambda stream, **where: opened.append(where) or batches(stream, **where)
     )
-    losses = replica("Streamed", noisy=True).run(SEGMENT, pace=0.3).losses
+    apart = LocalSgdConfig(period=100)
+    losses = replica("Streamed", sync=apart, noisy=True).run(SEGMENT, pace=0.3).losses
     num_opened = len(opened)
     monkeypatch.setattr(feed, "_READ_ON", 0)
 
-    assert replica("Streamed", noisy=True).run(SEGMENT, pace=0.3).losses == losses
+    assert replica("Streamed", sync=apart, noisy=True).run(SEGMENT, pace=0.3).losses == losses
     assert (num_opened, len(opened) - num_opened) == (1, 3)
 
 
