@@ -198,6 +198,7 @@ def test_a_shell_completes_ids_of_the_service_that_answers(
     live_url: str, key: str, ids: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(completion, "running_server", lambda settings, timeout_s: Server(live_url, key))
+    monkeypatch.setattr(completion, "PATIENCE_S", 30.0)  # the machine may be busy
 
     assert completed("show job-") == {
         ids[0]: "queued: twin", ids[1]: "queued: twin", ids[2]: "queued: newest one"
@@ -211,6 +212,7 @@ def test_a_shell_completes_ids_of_the_service_that_the_command_would_ask(
     live_url: str, key: str, ids: list[str], place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(completion, "running_server", lambda *_, **__: pytest.fail("another service was asked"))
+    monkeypatch.setattr(completion, "PATIENCE_S", 30.0)  # the machine may be busy
     (tmp_path / "key").write_text(f"{key}\n")
     if place == "variables":
         monkeypatch.setenv("WIRETUNE_URL", live_url)
