@@ -140,7 +140,7 @@ class StreamFailures:
 def may_repeat(call: Call[Any], error: ApiError | Unreachable) -> bool:
     """Return whether a retry may succeed without doing the work twice."""
     if isinstance(error, Unreachable):
-        return not error.was_sent or call.is_repeatable
+        return call.is_repeatable or not error.was_sent
     return _is_limit(error) or (error.status == 503 and call.is_repeatable)
 
 

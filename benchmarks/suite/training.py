@@ -40,7 +40,7 @@ class Losses(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """What a state is evaluated at."""
+    """The losses that a state is evaluated at."""
 
     weights: Losses
     average: Losses | None = None  # of the last steps' weights; None: there is none
