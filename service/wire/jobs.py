@@ -118,7 +118,9 @@ class JobSummary(View):
     best_validation_loss: float | None = Field(description="the lowest that any of its trials reported")
     metric: str = Field("loss", description="the metric of `result`: the objective's")
     result: float | None = Field(
-        None, description="the best value of `metric` with which a trial ended; null: the job has not succeeded"
+        None,
+        description="the best arm's mean of `metric` over its seeds, or the best sample's value; null: the job has not "
+        "succeeded",
     )
     labels: dict[str, str]
     archived: bool = False

@@ -127,7 +127,7 @@ def succeed(store, begin):
         for trial, value in zip(store.trials(driver.job_id), values, strict=True):
             driver.send(
                 TrialStarted(
-                    trial_id=trial.trial_id, arm=trial.arm, seed=0, backend="gloo", device="cpu",
+                    trial_id=trial.trial_id, arm=trial.arm, seed=trial.seed, backend="gloo", device="cpu",
                     metrics={"accuracy": "max"},
                 ),
                 finished(
@@ -163,6 +163,15 @@ def test_a_jobs_result_is_the_best_of_its_trials_by_its_own_metric(store, make_s
 
     assert [(job.id, job.metric, job.result) for job in listed] == [(high, "accuracy", 0.9), (low, "accuracy", 0.7)]
     assert ids(store, order=JobOrder.RESULT_DOWN) == [low, high]
+
+
+def test_a_jobs_result_is_the_mean_of_its_best_arm_and_not_its_luckiest_trial(store, make_spec, succeed):
+    arms = [{"name": "steady"}, {"name": "lucky"}]
+
+    job_id = succeed(make_spec(arms=arms, seeds=[0, 1]), 0.2, 0.4, 0.1, 0.9)
+
+    (job,) = (each for each in store.jobs().jobs if each.id == job_id)
+    assert job.result == pytest.approx(0.3)
 
 
 def test_a_job_that_goes_on_or_failed_has_no_result(store, make_spec, succeed, begin):

@@ -2,7 +2,9 @@
 
 import pytest
 
+from search.bayesian.decision import MIN_COARSE
 from service.control.queries import NamedPoint
+from service.control.results.facts import LEAST_COARSE
 from service.errors import NotFound
 from service.wire.records import AttemptFinished, Bill, MetricPoints
 from tests.support.decisions import decision
@@ -74,8 +76,23 @@ def test_a_report_says_where_nothing_was_searched_and_which_steps_weights_it_giv
     assert (view.exported_step, view.end_validation_loss) == (20, 0.75)
 
 
+@pytest.mark.parametrize("num_probes", [1, LEAST_COARSE - 1])
+def test_a_search_that_ended_after_too_few_probes_and_kept_the_guess_is_none(store, driver, num_probes):
+    reason = "the guess 0.1 stays: 2 probes came to an end, a search needs 3"
+    driver.decide(0, first_step=0, reason=reason, decision=decision(rewards=[0.1] * num_probes))
+    driver.send(finished(driver.trial_id))
+
+    (trial,) = store.report(driver.job_id).trials
+
+    assert f"not searched; {reason}" in trial.notes
+
+
+def test_the_least_number_of_probes_is_the_controllers():
+    assert LEAST_COARSE == MIN_COARSE
+
+
 def test_a_report_says_that_a_run_was_not_trained_and_that_its_weights_are_an_average(store, driver):
-    driver.decide(0, first_step=0, decision=decision(rewards=(0.1, 0.2)))
+    driver.decide(0, first_step=0, decision=decision(rewards=(0.1, 0.2, 0.3)))
     driver.send(finished(driver.trial_id, bill=Bill(bytes_sent=900), averaged=True, end_validation_loss=0.75))
 
     assert store.report(driver.job_id).trials[0].notes == (
@@ -85,7 +102,7 @@ def test_a_report_says_that_a_run_was_not_trained_and_that_its_weights_are_an_av
 
 
 def test_a_report_of_a_search_that_kept_its_end_has_nothing_to_add(store, driver):
-    driver.decide(0, first_step=0, decision=decision(rewards=(0.1, 0.2)))
+    driver.decide(0, first_step=0, decision=decision(rewards=(0.1, 0.2, 0.3)))
     driver.send(finished(driver.trial_id))
 
     assert store.report(driver.job_id).trials[0].notes == ()

@@ -11,6 +11,8 @@ from service.control.results.report import TrialFacts, milestones
 from service.wire.trials import Series
 
 _TRAINING_POINTS = 2000  # of the training loss, to see whether it fell
+#: The first search keeps the guess if fewer coarse probes than this end: `MIN_COARSE` of the controller.
+LEAST_COARSE = 3
 
 
 def trial_facts(
@@ -29,8 +31,14 @@ def trial_facts(
 
 
 def _unsearched(stages: Sequence[StageRow]) -> str | None:
-    """Return the first decision's reason if a trial never probed, although its rate was neither usual nor pinned."""
-    if not stages or stages[0].decision.get("is_usual") or any(stage.decision["probes"] for stage in stages):
+    """Return the first decision's reason if a trial was never searched, though its rate was neither usual nor pinned.
+
+    A first search that ended after one or two coarse probes, for want of budget, has kept the guess.
+    """
+    if not stages or stages[0].decision.get("is_usual") or any(stage.decision["probes"] for stage in stages[1:]):
+        return None
+    probes = stages[0].decision["probes"]
+    if len(probes) >= LEAST_COARSE or any(probe["candidate"]["origin"] != "wide" for probe in probes):
         return None
     pinned = {name for steer in stages[0].decision.get("steers", ()) for name in steer["pin"]}
     return None if "learning_rate" in pinned else stages[0].reason

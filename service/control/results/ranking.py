@@ -1,7 +1,8 @@
 """The result that lists order jobs by. Pure functions."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from service.job.parts import LOSS
@@ -10,7 +11,7 @@ from service.wire.trials import UNSUCCESSFUL, TrialView
 
 
 class JobResult(NamedTuple):
-    """The best value of the objective's metric, and its score: negated if higher is better, so that lower is better."""
+    """The value of the objective's metric, and its score: negated if higher is better, so that lower is better."""
 
     value: float
     score: float
@@ -23,11 +24,35 @@ def metric_of(spec: Mapping[str, Any]) -> str:
 
 
 def job_result(metric: str, trials: Iterable[TrialView]) -> JobResult | None:
-    """Return the best result of the trials that ended well; None if none has a finite one."""
+    """Return the best arm's mean over its seeds, or the best sample of a sweep; None if no trial has a finite result.
+
+    As in the report, arms that diverged on fewer seeds come first, and samples that ended early come last.
+    """
+    arms: dict[str, list[TrialView]] = {}
+    for trial in trials:
+        arms.setdefault(trial.arm, []).append(trial)
     results = [
-        JobResult(value, sign(trial.metric_directions.get(metric)) * value)
-        for trial in trials
+        (any(trial.sample is not None and trial.stopped for trial in arm), _num_unsuccessful(arm), result)
+        for arm in arms.values()
+        if (result := _mean(metric, arm)) is not None
+    ]
+    return min(results, key=lambda each: (*each[:2], each[2].score))[2] if results else None
+
+
+def _num_unsuccessful(arm: Iterable[TrialView]) -> int:
+    return sum(trial.outcome in UNSUCCESSFUL for trial in arm)
+
+
+def _mean(metric: str, arm: Sequence[TrialView]) -> JobResult | None:
+    """Return the mean of an arm's trials that ended well; None if none has a finite result."""
+    values = [
+        value
+        for trial in arm
         if trial.outcome is not None and trial.outcome not in UNSUCCESSFUL
         if (value := value_of(trial, metric)) is not None and math.isfinite(value)
     ]
-    return min(results, key=lambda each: each.score, default=None)
+    if not values:
+        return None
+    mean = fmean(values)
+    directions = (trial.metric_directions[metric] for trial in arm if metric in trial.metric_directions)
+    return JobResult(mean, sign(next(directions, None)) * mean)

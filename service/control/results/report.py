@@ -50,7 +50,7 @@ class TrialFacts(NamedTuple):
     view: TrialView
     curve: Series  # evaluations of the objective's metric: its `milestones` are enough
     z_scores: Sequence[float] = ()  # the deviation of each closed stage's end from its forecast
-    unsearched: str | None = None  # why nothing was probed; None: something was
+    unsearched: str | None = None  # why nothing was searched; None: something was
     overfitted: str | None = None  # a sentence, if it overfitted; else None
     steered: Mapping[str, Sequence[int]] = MappingProxyType({})  # by person the stages that they steered
 
