@@ -33,6 +33,7 @@ def _streaming(place: Place) -> dict[str, Any]:
         "merged": {merge: _bench(place, merge=merge).run(STILL) for merge in ("add", "replace")},
         "own": [_bench(place, merge="mix", mix=1.0).run(RATES), _alone(place)],
         "sent": {fragments: _sent(place, fragments) for fragments in ("1", "2")},
+        "billed": _billed(place),
         "anchors": _anchors(place),
         "stopped": _stopped(place),
         "resumed": {kind: _resumed(place, kind) for kind in EXCHANGES},
@@ -78,6 +79,21 @@ def _sent(place: Place, fragments: str) -> list[dict[str, int]]:
         sent.append(bench.node_links.between.ledger.take())
     bench.policy.settle()
     return sent
+
+
+def _billed(place: Place) -> tuple[int, int]:
+    """The bytes billed, and those sent, by four attempts from a state in whose middle an average travels."""
+    bench = _bench(place, exchange=COMPRESSED["topk"][0])
+    for _ in range(7):
+        bench.step(0.1)
+    state = bench.state()
+    for _ in range(4):
+        bench.load(state)
+        for _ in range(3):  # takes the average that travels in the state, and launches another
+            bench.step(0.1)
+    bench.policy.settle()
+    sent = sum(fragment._wires.between.ledger.total for fragment in bench.policy._fragments)
+    return sum(bench.node_links.between.ledger.take().values()), sent
 
 
 def _anchors(place: Place) -> list[str]:

@@ -64,6 +64,13 @@ def test_no_interval_sends_more_than_the_largest_fragment(groups: Groups):
             assert largest < max(sum(step.values()) for step in rank["sent"]["1"])
 
 
+def test_averages_are_billed_once_whoever_goes_back_while_they_travel(groups: Groups):
+    for group in groups:
+        for rank in group:
+            billed, sent = rank["billed"]
+            assert billed == sent > 0
+
+
 def test_all_ranks_hold_equal_anchors_and_outer_velocities_at_all_times(groups: Groups):
     for group in groups:
         assert all(rank["anchors"] == group[0]["anchors"] for rank in group)

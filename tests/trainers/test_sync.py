@@ -25,6 +25,7 @@ from trainers.methods.sync.shared.screen import Outliers
 from trainers.methods.sync.stl_sgd.policy import Stage, period_at, stage_at
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.streaming_diloco.fragments import divide
+from trainers.methods.sync.streaming_diloco.policy import Arrived
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.segment import Segment, SegmentResult
@@ -215,6 +216,16 @@ def test_steps_that_a_rank_leaves_out_are_no_part_of_its_way(make_config, monkey
     again = rates[: 2 * len(rates) // 3] if config.kind == "streaming_diloco" else []
     assert sum(paths) == pytest.approx(sum(rates) + sum(again))
     assert len(rates) == 12 * pace
+
+
+@pytest.mark.parametrize("loss", [[], [0.25]], ids=["without a loss", "with one"])
+def test_reports_of_averages_are_read_as_earlier_releases_saved_them(loss):
+    saved = [0.5, False, 0.1, {"gradient": 100}, {}, *loss]
+
+    read = Arrived.saved(saved)
+
+    assert read[:3] == (0.5, False, 0.1)
+    assert [read.loss] == loss if loss else math.isnan(read.loss)
 
 
 def _rate(replica: Replica) -> float:

@@ -5,9 +5,10 @@ Algorithm 2: quantised averages are the exchange's part here. `merge: add` is Co
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -26,20 +27,22 @@ from trainers.methods.sync.shared.local import Local
 from trainers.methods.sync.shared.screen import weighted
 from trainers.methods.sync.streaming_diloco.fragments import divide
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
-from trainers.segment import Purpose
 from trainers.snapshot import tensors_of
 from trainers.workload import WorkloadError
 
 
 class Arrived(NamedTuple):
-    """The report of a fragment's average, whose bytes are billed when it is taken: no clock tells when it came."""
+    """The report of a fragment's average."""
 
     weight: float | None  # as `Screen` says
     diverged: bool
     density: float | None
-    between: dict[Purpose, int]  # sent, as in `NodeLinks`
-    within: dict[Purpose, int]
     loss: float = math.nan  # mean over those that took part, when it was sent; it was not always saved
+
+    @classmethod
+    def saved(cls, saved: Sequence[Any]) -> Self:
+        """Return a report from a state; earlier releases saved the bytes sent, two dicts before the loss."""
+        return cls(*(each for each in saved if not isinstance(each, dict)))
 
 
 class Fragment:
@@ -62,10 +65,10 @@ class Fragment:
         for ours, theirs in ((self._wires.between, self._links.between), (self._wires.within, self._links.within)):
             ours.group, ours.num_workers = theirs.group, theirs.num_workers
 
-    def bill(self, arrived: Arrived) -> None:
-        """Have the ranks' ledgers count what was sent."""
-        self._links.between.ledger.charge(arrived.between, int)
-        self._links.within.ledger.charge(arrived.within, int)
+    def bill(self) -> None:
+        """Have the ranks' ledgers count what was sent since the last call."""
+        self._links.between.ledger.charge(self._wires.between.ledger.take(), int)
+        self._links.within.ledger.charge(self._wires.within.ledger.take(), int)
 
     def average(self, moved: Tensor, outcome: Exchanged, update: Update, path: float, mean: Tensor) -> Arrived:
         """Write the mean of what the ranks `moved` over `mean`, both `(n,)`; collective."""
@@ -73,8 +76,7 @@ class Fragment:
         if weight is not None:
             average, met = self._meeting.average(*weighted(moved, outcome, weight), update)
             mean.copy_(average)
-        between, within = self._wires.between.ledger.take(), self._wires.within.ledger.take()
-        return Arrived(weight, met.diverged, met.density, between, within, met.loss)
+        return Arrived(weight, met.diverged, met.density, met.loss)
 
     def follow(self, mean: Tensor, update: Update) -> None:
         """Move the anchor by what the ranks moved on average `(n,)`."""
@@ -88,8 +90,6 @@ class Fragment:
         return {"path": self.path, "screen": self._screen.scalars(), "exchange": self._meeting.exchange.scalars()}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
-        for wire in (self._wires.between, self._wires.within):
-            wire.ledger.take()  # of an average that was lost with a peer
         self.path = scalars["path"]
         self._screen.load_scalars(scalars["screen"])
         self._meeting.exchange.load_scalars(scalars["exchange"])
@@ -99,7 +99,7 @@ class StreamingDiLoCo(Local):
     """Launches the fragments' averages in turn, one every `interval` steps, and takes each so many steps later.
 
     A fragment's average lands in `mean`, of which the first entries are used, and `sent` is where this rank was at
-    the launch: at most one is under way.
+    the launch: at most one is under way. Its bytes are billed once, when the average is taken, undone or evaluated.
     """
 
     def __init__(
@@ -149,7 +149,6 @@ class StreamingDiLoCo(Local):
         assert self._arrived is not None
         arrived, self._arrived = self._arrived, None
         fragment = self._fragments[self._turn]
-        fragment.bill(arrived)
         if arrived.diverged:
             return DIVERGED
         self._turn = (self._turn + 1) % len(self._fragments)
@@ -181,15 +180,22 @@ class StreamingDiLoCo(Local):
         fragment.iterate.write(anchor + (local - sent) if self._mix is None else torch.lerp(anchor, local, self._mix))
 
     def settle(self) -> None:
+        try:
+            self._wait()
+        finally:  # an average that is lost with a peer was sent too
+            self._fragments[self._turn].bill()
+
+    def _wait(self) -> None:
+        """Wait for what is under way, without billing it: the clock decides when some states are saved."""
         self._arrived = self._background.wait() or self._arrived
 
     def tensors(self) -> dict[str, Tensor]:
-        self.settle()  # whoever reads or writes the state must not meet what is under way
+        self._wait()  # whoever reads or writes the state must not meet what is under way
         own = tensors_of({str(index): fragment for index, fragment in enumerate(self._fragments)})
         return own | {"mean": self._mean, "sent": self._sent}
 
     def scalars(self) -> dict[str, Any]:
-        self.settle()
+        self._wait()
         return super().scalars() | {
             "turn": self._turn,
             "arrived": None if self._arrived is None else list(self._arrived),
@@ -197,9 +203,10 @@ class StreamingDiLoCo(Local):
         }
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
+        self.settle()  # an average that is undone was sent all the same
         super().load_scalars(scalars)
         self._turn, arrived = scalars["turn"], scalars["arrived"]
-        self._arrived = None if arrived is None else Arrived(*arrived)
+        self._arrived = None if arrived is None else Arrived.saved(arrived)
         for fragment, own in zip(self._fragments, scalars["fragments"], strict=True):
             fragment.load_scalars(own)
 
