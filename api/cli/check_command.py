@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from api.cli import figures
-from api.cli.job_file import read_job
+from api.cli.job_file import JobName, NewLabels, Sets, put_changes, read_job
 from api.cli.rehearsal import DEFAULT_S, CannotTrain, Timeout, answers, lowest_rates
 from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, JobFile, console, fail, print_advice, print_json, say
@@ -18,12 +18,20 @@ app = typer.Typer()
 
 
 @app.command()
-def check(job: JobFile, timeout: Timeout = DEFAULT_S, as_json: AsJson = False) -> None:
+def check(
+    job: JobFile,
+    sets: Sets = None,
+    name: JobName = None,
+    labels: NewLabels = None,
+    timeout: Timeout = DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
     """Try a job's workload here: import it, load its data, train some steps, evaluate. Starts no service and no Ray.
 
     A `workload.factory` is imported from the working folder, as by `run`.
     """
-    spec = read_job(job, as_json=as_json).resolved(str(Path.cwd()))
+    changes = put_changes({}, sets=sets, name=name, labels=labels)
+    spec = read_job(job, changes, as_json=as_json).resolved(str(Path.cwd()))
     print_advice(advice(spec))
     order = {
         "arms": {trial.arm: trial.replica.model_dump(mode="json") for trial in spec.arm_trials()},

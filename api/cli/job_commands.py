@@ -10,7 +10,7 @@ import typer
 
 from api.calls import JobFilters
 from api.cli import explanation, figures, report
-from api.cli.job_file import read_job
+from api.cli.job_file import JobName, NewLabels, Sets, label_pairs, put_changes, read_job
 from api.cli.logs import follow_log, last_lines
 from api.cli.progress import where_it_is
 from api.cli.runs import follow
@@ -52,6 +52,9 @@ app = typer.Typer()
 @app.command()
 def submit(
     job: JobFile,
+    sets: Sets = None,
+    name: JobName = None,
+    labels: NewLabels = None,
     code: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="upload the folder's code, for the job's `workload.factory`"),
@@ -69,7 +72,7 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Queue a job and return at once; prints its id."""
-    spec = read_job(job)
+    spec = read_job(job, put_changes({}, sets=sets, name=name, labels=labels))
     if code is not None and not isinstance(spec.workload, OwnWorkload):
         fail(f"--code is for a job with a `workload.factory`; {job} has `{spec.workload.kind}`")
     with open_client(url, key) as client:
@@ -99,9 +102,11 @@ def _with_code(spec: JobSpec, digest: str) -> JobSpec:
 
 
 @app.command()
-def validate(job: JobFile, as_json: AsJson = False) -> None:
+def validate(
+    job: JobFile, sets: Sets = None, name: JobName = None, labels: NewLabels = None, as_json: AsJson = False
+) -> None:
     """Check a job's file, print it with every default filled in, and give advice. Needs no service."""
-    spec = read_job(job, as_json=as_json)
+    spec = read_job(job, put_changes({}, sets=sets, name=name, labels=labels), as_json=as_json)
     _print_validated(Validated(spec=spec, num_trials=spec.num_trials, advice=advice(spec)), as_json=as_json)
 
 
@@ -153,20 +158,6 @@ def _moment(text: str) -> datetime:
         raise typer.BadParameter(message) from error
 
 
-def _pairs(texts: list[str]) -> dict[str, str]:
-    pairs = {_pair(text) for text in texts}
-    if len(dict(pairs)) < len(pairs):
-        fail("--label is given two values for one name, and no job has both")
-    return dict(pairs)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not name or not found:
-        fail(f"--label takes NAME=VALUE, e.g. team=vision, got {text!r}")
-    return name, value
-
-
 @app.command("list")
 def list_jobs(
     state: Annotated[
@@ -205,7 +196,7 @@ def list_jobs(
     """List jobs, newest first."""
     filters: JobFilters = {
         "state": state or None,
-        "labels": _pairs(label or []),
+        "labels": label_pairs(label or []),
         "text": text,
         "owner": owner,
         "project": project,

@@ -35,7 +35,7 @@ from api.cli import (
 )
 from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.cli.job_commands import print_result, require_success
-from api.cli.job_file import read_job
+from api.cli.job_file import JobName, NewLabels, Sets, put_changes, read_job
 from api.cli.panels import Panels
 from api.cli.runs import Interrupted, Run
 from api.cli.terminal import (
@@ -121,12 +121,14 @@ def serve(
 
 
 @app.command()
-def run(job: JobFile, as_json: AsJson = False) -> None:
+def run(
+    job: JobFile, sets: Sets = None, name: JobName = None, labels: NewLabels = None, as_json: AsJson = False
+) -> None:
     """Run a job here, from start to bill. Starts a service if none runs, and stops it unless other jobs need it.
 
     A `workload.factory` is imported from the working folder.
     """
-    spec = read_job(job).resolved(str(Path.cwd()))
+    spec = read_job(job, put_changes({}, sets=sets, name=name, labels=labels)).resolved(str(Path.cwd()))
     print_advice(advice(spec))
     if url := os.environ.get("WIRETUNE_URL"):
         warn(f"`run` trains here, whatever WIRETUNE_URL says; `wiretune submit` has the job trained at {url}")

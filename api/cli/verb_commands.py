@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from api.cli import figures
-from api.cli.job_file import read_document
+from api.cli.job_file import JobName, NewLabels, Sets, put_changes, read_document, yaml_value
 from api.cli.progress import state_lines
 from api.cli.sheet import INDENT, visible
 from api.cli.terminal import (
@@ -30,20 +30,15 @@ from api.cli.terminal import (
     warn,
 )
 from api.client import Client
-from api.documents import parse_yaml
 from api.failures import ApiError
 from api.waiting import all_of, in_pages
-from search.sweep.spec import ParamRange
 from search.types import Band, Setting
-from service.errors import InvalidJob
 from service.wire.jobs import JobView
 from service.wire.steering import SteerableView, SteeringView, SteerView
 
 app = typer.Typer()
 
 Workers = Annotated[int | None, typer.Option(min=1, max=1024, help="workers per training run from now on")]
-#: Words that are null in YAML, and meant as such.
-_NOTHING = ("", "~", "null", "Null", "NULL")
 IfVersion = Annotated[
     int | None,
     typer.Option(min=0, metavar="N", help="act only if the job is still at this version (see `show --json`)"),
@@ -227,7 +222,7 @@ def _pin(text: str) -> tuple[str, Any]:
     name, found, value = text.partition("=")
     if not (name and found and value):
         fail(f"--pin takes NAME=VALUE, e.g. learning_rate=0.01, got {text!r}")
-    return name, _value(value, f"--pin {text}")
+    return name, yaml_value(value, f"--pin {text}")
 
 
 def _vetoes(texts: list[str]) -> dict[str, Any]:
@@ -235,7 +230,7 @@ def _vetoes(texts: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in texts:
         name, sign, written = next((text.partition(sign) for sign in "<>=" if sign in text), (text, "", ""))
-        value = _value(written, f"--veto {text}") if written else None
+        value = yaml_value(written, f"--veto {text}") if written else None
         if not name or value is None or (sign != "=" and not isinstance(value, int | float)):
             fail(f"--veto takes NAME>NUMBER, NAME<NUMBER or NAME=VALUE, got {text!r}")
         if isinstance(found.get(name, {}), list) != (sign == "=") and name in found:
@@ -379,9 +374,9 @@ def delete(
 @app.command()
 def clone(
     job: JobId,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="e.g. budget.seconds=80; repeatable")
-    ] = None,
+    sets: Sets = None,
+    name: JobName = None,
+    labels: NewLabels = None,
     changes: Annotated[
         Path | None, typer.Option(help="YAML with the fields that change; `-` reads standard input")
     ] = None,
@@ -395,8 +390,7 @@ def clone(
     patch = read_document(changes) if changes else {}
     if not isinstance(patch, dict):
         fail(f"{changes} must hold named fields, as a job does, got a {type(patch).__name__}")
-    for text in sets or []:
-        _assign(patch, text)
+    put_changes(patch, sets=sets, name=name, labels=labels)
     with open_client(url, key) as client:
         made = client.clone(client.find(job), patch, dry_run=is_dry, idempotency_key=idempotency_key)
     if as_json:
@@ -408,43 +402,3 @@ def clone(
         warn(f"  {change.pointer}: {change.before} -> {change.after}")
     if made.job is not None:
         typer.echo(made.job.id)
-
-
-def _assign(patch: dict[str, Any], text: str) -> None:
-    """Put `budget.seconds=80` into `patch`."""
-    path, found, written = text.partition("=")
-    value = _value(written, f"--set {text}")
-    if (path == "name" or path.startswith("labels.")) and value is not None and not isinstance(value, str):
-        value = written.strip()  # text even if it looks otherwise: a name `2024`, a label `yes`
-    *above, last = names = _names(path, value)
-    if not found or not all(names):
-        fail(f"--set takes FIELD=VALUE, e.g. budget.seconds=80, got {text!r}")
-    for name in above:
-        if not isinstance(patch.get(name), dict):
-            patch[name] = {}
-        patch = patch[name]
-    patch[last] = value
-
-
-def _names(path: str, value: Any) -> list[str]:
-    """Return the names on the path to a field; labels and `params` have names with dots of their own.
-
-    `params.optimizer.momentum` takes a whole range, and `params.optimizer.momentum.uniform` its two ends.
-    """
-    root, _, rest = path.partition(".")
-    if not rest or root not in ("labels", "params"):
-        return path.split(".")
-    name, _, form = rest.rpartition(".")
-    is_form = root == "params" and bool(name) and form in ParamRange.model_fields and not isinstance(value, dict)
-    return [root, name, form] if is_form else [root, rest]
-
-
-def _value(text: str, option: str) -> Any:
-    """Parse a value as YAML. Exits with 2, and names the option, if it is invalid or only a comment."""
-    try:
-        value = parse_yaml(text.encode())
-    except InvalidJob as error:
-        fail(f"{option}: {error}")
-    if value is None and text.strip() not in _NOTHING:
-        fail(f"{option}: {text!r} says nothing in YAML; put text that begins with # in quotes of its own")
-    return value

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api.cli import main, verb_commands
+from api.cli import job_file, main
 from api.client import Client
 from api.failures import ApiError
 from api.http.examples import EXAMPLE_JOB
@@ -239,7 +239,7 @@ def test_where_people_choose_the_names_a_kind_is_a_name_like_any_other(place: tu
 def test_a_setting_leads_to_its_field_though_names_of_params_and_labels_have_dots(text: str, patch: Any) -> None:
     made: dict[str, Any] = {}
 
-    verb_commands._assign(made, text)
+    job_file._assign(made, text)
 
     assert made == patch
 
@@ -259,6 +259,7 @@ def test_a_terminal_shows_what_differs_and_a_script_reads_the_id(at: str, client
     bad = run_cli.invoke(main.app, ["clone", source, "--set", "budget"])
     comment = run_cli.invoke(main.app, ["clone", source, "--dry-run", "--set", "name=#1"])
     removed = run_cli.invoke(main.app, ["clone", source, "--dry-run", "--set", "labels=null"])
+    named = run_cli.invoke(main.app, ["clone", source, "--dry-run", "--name", "7", "--label", "team=me"])
 
     assert "/budget/seconds: 40.0 -> 80" in made.stderr and "/labels/team: None -> me" in made.stderr
     assert client.job(made.stdout.strip()).spec.budget.seconds == 80
@@ -266,6 +267,7 @@ def test_a_terminal_shows_what_differs_and_a_script_reads_the_id(at: str, client
     assert bad.exit_code == 2 and "FIELD=VALUE" in bad.stderr
     assert comment.exit_code == 2 and "--set name=#1: '#1' says nothing in YAML" in comment.stderr
     assert removed.exit_code == 0
+    assert "-> 7" in named.stderr and "/labels/team: None -> me" in named.stderr
 
 
 def test_changes_come_from_a_file_and_null_gives_a_default(at: str, client: Client, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
-"""A job's file may name a schedule by its path; the submitted job contains the schedule itself."""
+"""A job's file may name a schedule by its path; the submitted job contains the schedule itself. Options change jobs."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from api.cli import main
 from api.cli.job_file import read_job, with_schedules
 from api.documents import checked
 from service.errors import InvalidJob
@@ -59,3 +61,46 @@ def test_a_file_in_braces_is_json_or_yaml_with_any_character(tmp_path: Path, tex
     path.write_text(text, encoding="utf-8")
 
     assert read_job(path).name == "🚀"
+
+
+CHANGES = ["--set", "budget.steps=20", "--set", "exchange={kind: none}", "--name", "2024", "--label", "v1.2=yes"]
+
+
+@pytest.mark.parametrize("command", [["validate"], ["submit", "--dry-run"]], ids=" ".join)
+def test_options_change_a_job_as_its_file_would(at: str, tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / "job.yaml"
+    # Neither kind nor budget is allowed, so the changes come before the checks.
+    path.write_text(json.dumps(JOB | {"exchange": {"kind": "topk", "width": 3}, "budget": {"steps": 0}}))
+
+    found = CliRunner().invoke(main.app, [*command, str(path), *CHANGES])
+
+    changed = {"budget": {"steps": 20}, "exchange": {"kind": "none"}, "name": "2024", "labels": {"v1.2": "yes"}}
+    assert JobSpec.model_validate_json(found.stdout) == JobSpec.model_validate(JOB | changed)
+
+
+def test_a_schedule_that_an_option_names_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "schedule.json").write_text(json.dumps(SCHEDULE))
+    (tmp_path / "job.yaml").write_text(json.dumps(JOB))
+    monkeypatch.chdir(tmp_path)
+    options = ["--set", "controller.kind=schedule", "--set", "controller.path=schedule.json", "--json"]
+
+    found = json.loads(CliRunner().invoke(main.app, ["validate", "job.yaml", *options]).stdout)
+
+    assert found["spec"]["controller"]["schedule"]["num_steps"] == 10
+
+
+def test_changes_to_what_is_no_job_are_refused_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("[1, 2]")
+
+    found = CliRunner().invoke(main.app, ["validate", str(tmp_path / "job.yaml"), "--set", "budget.steps=1"])
+
+    assert found.exit_code == 2 and "got a list" in found.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_commands_of_this_machine_take_the_same_options(tmp_path: Path, command: str) -> None:
+    (tmp_path / "job.yaml").write_text(json.dumps(JOB))
+
+    found = CliRunner().invoke(main.app, [command, str(tmp_path / "job.yaml"), "--set", "budget.steps=0"])
+
+    assert found.exit_code == 2 and "/budget/steps" in found.stderr
