@@ -270,13 +270,13 @@ def test_a_job_that_has_begun_goes_on_with_fewer_workers_once_its_quota_has_shru
     assert (kinds(full), full.places[0].size.workers) == ({"a": WaitKind.QUOTA}, 3)
 
 
-def test_a_job_that_has_begun_trains_one_trial_at_a_time_before_it_goes_on_with_fewer_workers():
-    def sizes(least):
-        asks = job("a", workers=4, trials=2, least=least, attempt=1)
-        return [each.size.workers for each in decide([asks], [runs("beside", workers=4)]).start]
+@pytest.mark.parametrize(("beside", "trials", "size"), [(2, 2, 4), (5, 1, 2), (6, 1, 2), (7, 1, 1)])
+def test_a_job_that_has_begun_trains_fewer_trials_at_a_time_before_it_goes_on_with_fewer_workers(beside, trials, size):
+    asks = job("a", workers=2, trials=4, least=1, attempt=1)
 
-    assert sizes(least=2) == [4]
-    assert sizes(least=4) == []  # it waits for room for both
+    (start,) = decide([asks], [runs("beside", workers=beside)]).start
+
+    assert (start.trials, start.size.workers) == (trials, size)
 
 
 def test_the_missing_workers_are_told():
@@ -577,6 +577,43 @@ def test_training_runs_go_in_even_rounds_of_as_many_as_the_cluster_and_the_quota
 
     for (start,) in (by_quota, by_cluster):
         assert (start.size.workers, start.trials) == (2 * at_a_time, at_a_time)
+
+
+@pytest.mark.parametrize("at_once", [None, 32])
+def test_a_job_of_many_trials_begins_with_fewer_at_a_time_in_the_room_that_is_free(at_once):
+    nodes, waiting = [Node(cpus=16)] * 4, [job("a", workers=2, trials=32), job("b", workers=2)]
+    waiting[0] = replace(waiting[0], shape=waiting[0].shape._replace(at_once=at_once))
+
+    decided = decide(waiting, [runs("r", workers=2)], nodes=nodes)
+
+    # 31 of 32 arms would need two rounds as well, so that half of the room goes to others.
+    expected = [(31, 62)] if at_once else [(16, 32), (1, 2)]
+    assert [(start.trials, start.size.workers) for start in decided.start] == expected
+
+
+def test_a_job_of_many_trials_begins_with_as_many_as_its_quota_has_left():
+    quotas = {(QuotaKind.OWNER, "anna"): QuotaLimits(workers=6)}
+
+    (start,) = decide([job("a", trials=6)], [runs("r", owner="anna", workers=3)], quotas=quotas).start
+
+    assert (start.trials, start.size.workers) == (3, 3)
+
+
+def test_a_job_of_many_trials_waits_for_all_of_the_room_that_is_about_to_come():
+    leaving = runs("r", workers=6, may_pause=False, is_leaving=True)
+    low = runs("s", workers=6, priority=Priority.LOW)
+    many = job("a", trials=8)
+
+    assert kinds(decide([many], [leaving])) == {"a": WaitKind.PREEMPTS}
+    assert [pause.job_id for pause in decide([many], [low]).pause] == ["s"]
+
+
+def test_a_job_of_many_trials_leaves_the_room_that_is_reserved_for_an_earlier_job():
+    running = [runs("r", workers=4, ends_by=NOW + 1000.0)]
+
+    decided = decide([job("a", workers=6), job("b", trials=4)], running)
+
+    assert [(start.job.job_id, start.trials) for start in decided.start] == [("b", 2)]
 
 
 def test_what_a_quota_never_lets_start_is_told_with_the_field():

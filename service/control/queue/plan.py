@@ -24,6 +24,10 @@ other nodes than the packing does. So on nodes that the first job cannot use, al
 that has begun and lost its machines takes the free room, without a wait for the rest. When there is room later that
 nobody waits for, it is paused briefly at a checkpoint, and resumes with more workers.
 
+**Fewer training runs at a time.** A job of several training runs begins in the free room with fewer of them at a time,
+down to one, and runs them in more rounds. It waits for room for more only if room for all is about to come. The same
+holds within quotas. An attempt keeps its number.
+
 **Preemption.** If a job finds no room, and no room is reserved for another, running jobs of strictly lower priority are
 paused: the lowest priority first, then the youngest, and none before it has run for `min_run_s`. Age never preempts. A
 paused job returns to its old place, which may be ahead of the job it was paused for. It lets that job go first while
@@ -43,7 +47,7 @@ perhaps another of still higher priority. Each of them starts in finite time.
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from service.control.queue.capacity import Node, Shape, Size, conflicts, left_beside, left_by, num_placeable, total
 from service.control.queue.order import Shares, in_order
@@ -97,6 +101,13 @@ class _Reservation:
     limit: float
     extra: Size
     nodes: Sequence[Node]
+    _uses: dict[Shape, bool] = field(default_factory=dict)  # waiting jobs have few different shapes
+
+    def uses(self, shape: Shape) -> bool:
+        """Return whether such a job would find room on `nodes`."""
+        if shape not in self._uses:
+            self._uses[shape] = num_placeable(shape, self.nodes) > 0
+        return self._uses[shape]
 
 
 class _Turn:
@@ -112,6 +123,7 @@ class _Turn:
         self._used = Used(quotas, running)
         self._free = total(nodes) - sum((job.size for job in running), Size())
         self._left: Sequence[Node] | None = None  # of each node; None: nothing has asked yet
+        self._holds: dict[Shape, int] = {}  # how many workers of a shape that is room for
         # Free room plus what leaving jobs give back, minus what that is meant for.
         self._unclaimed = self._free + sum((job.size for job in running if job.is_leaving), Size())
         self._gone = {job.job_id for job in running if job.is_leaving}  # and those that are paused in this turn
@@ -133,13 +145,11 @@ class _Turn:
             self._kept_quotas.setdefault(key, (job, limit))
             place = Place(number, job, WaitKind.QUOTA, size, trials, behind=ahead, quota=key, limit=limit)
         elif self._may_start(job, size, trials):
-            self._begin(job, size, trials)
-            place = Place(number, job, WaitKind.STARTS, size, trials)
-        elif (fewer := self._fewer(job)) is not None:
-            self._begin(job, fewer, 1)
-            place = Place(number, job, WaitKind.STARTS, fewer)
+            place = self._begin(number, job, size, trials)
+        elif (fewer := self._fewer(job, trials)) is not None:
+            place = self._begin(number, job, *fewer)
         else:
-            place = self._wait(number, job, size, trials)
+            place = self._without_room(number, job, size, trials)
         self.places.append(place)
         return place
 
@@ -156,11 +166,15 @@ class _Turn:
         return known
 
     def _within_quota(self, job: Waiting, size: Size, trials: int, never: str) -> tuple[Size, int, str]:
-        """Shrink a job that has begun to a size for which its quotas have room, if it can run with fewer workers.
+        """Shrink a job to a size for which its quotas have room: fewer training runs at a time, or fewer workers.
 
-        If none has room now, but a reduced quota allows some sizes, the job waits for the largest of these.
+        Only a job that has begun, and can run with fewer workers, gets these. If its quotas have room for no size now,
+        but a reduced quota allows some, the job waits for the largest of these.
         """
         is_full = self._used.full(job.owner, job.project, size) is not None
+        for number in _at_a_time(job.shape, trials - 1) if is_full and not never else ():
+            if self._used.full(job.owner, job.project, job.shape.one * number) is None:
+                return job.shape.one * number, number, ""
         if not job.attempt or not (never or is_full):
             return size, trials, never
         fewer = [shape.one for shape in job.shape.reduced if not self._never(job, shape)]
@@ -189,14 +203,20 @@ class _Turn:
         kept = self._kept
         if kept is None or _ends_by(job, trials, began_at=self.now) <= kept.limit:
             return True
-        passes = size.fits(kept.extra) or not num_placeable(job.shape, kept.nodes)
+        passes = size.fits(kept.extra) or not kept.uses(job.shape)
         if passes:
             kept.extra = _spare(kept.extra, size)
         return passes
 
     def _is_split(self, job: Waiting, size: Size) -> bool:
         """Return whether the free room is fragmented over nodes in pieces too small for the job's workers."""
-        return num_placeable(job.shape, self._by_node()) < size.workers
+        return self._placeable(job.shape) < size.workers
+
+    def _placeable(self, shape: Shape) -> int:
+        """Return how many of the job's workers the free room of the nodes holds."""
+        if shape not in self._holds:
+            self._holds[shape] = num_placeable(shape, self._by_node())
+        return self._holds[shape]
 
     def _by_node(self) -> Sequence[Node]:
         """Return the free room of each node that is promised to nobody."""
@@ -205,14 +225,24 @@ class _Turn:
         return self._left
 
     def _promise(self, job: Waiting, size: Size) -> None:
-        self._left = left_by(job.shape, size.workers, self._by_node())
+        self._left, self._holds = left_by(job.shape, size.workers, self._by_node()), {}
         self._unclaimed -= size
         self._promised.append((job.shape, size.workers))
 
-    def _fewer(self, job: Waiting) -> Size | None:
-        """Return a smaller size at which a job that has begun can resume now, or None."""
-        shapes = job.shape.reduced if job.attempt else ()
-        return next((shape.one for shape in shapes if self._may_start(job, shape.one, 1)), None)
+    def _fewer(self, job: Waiting, trials: int) -> tuple[Size, int] | None:
+        """Return a smaller size, and the training runs at a time, at which a job that has begun can resume now."""
+        shapes = tuple(job.shape.reduced) if job.attempt else ()
+        if shapes and (number := self._in_rounds(job, trials)) is not None:
+            return job.shape.one * number, number
+        return next(((shape.one, 1) for shape in shapes if self._may_start(job, shape.one, 1)), None)
+
+    def _in_rounds(self, job: Waiting, trials: int) -> int | None:
+        """Return the most training runs below `trials` with which the job can start now, or None."""
+        one = job.shape.one
+        if trials == 1 or not one.fits(self._free):
+            return None
+        most = min(trials - 1, self._placeable(job.shape) // one.workers)
+        return next((num for num in _at_a_time(job.shape, most) if self._may_start(job, one * num, num)), None)
 
     def growing(self) -> Iterator[str]:
         """Yield the running jobs that can have more workers, from room and quota that no waiting job needs."""
@@ -241,19 +271,23 @@ class _Turn:
             nodes = left_by(shape, num_workers, nodes)
         return nodes
 
-    def _begin(self, job: Waiting, size: Size, trials: int) -> None:
+    def _begin(self, number: int, job: Waiting, size: Size, trials: int) -> Place:
         self.start.append(Start(job, size, trials))
         self._promise(job, size)
         self._free -= size
         self._used.add(job.owner, job.project, size)
+        return Place(number, job, WaitKind.STARTS, size, trials)
 
-    def _wait(self, number: int, job: Waiting, size: Size, trials: int) -> Place:
+    def _without_room(self, number: int, job: Waiting, size: Size, trials: int) -> Place:
+        """Make room for the job, start it with fewer training runs at a time, or note why it waits."""
         missing = self._missing(job.shape, size)
-        if self._kept is not None:
-            return Place(number, job, WaitKind.BEHIND, size, trials, missing=missing, behind=self._kept.job)
-        if self._preempt(job, size):
+        if self._kept is None and self._preempt(job, size):
             self._promise(job, size)
             return Place(number, job, WaitKind.PREEMPTS, size, trials, missing=missing)
+        if (fewer := self._in_rounds(job, trials)) is not None:
+            return self._begin(number, job, job.shape.one * fewer, fewer)
+        if self._kept is not None:
+            return Place(number, job, WaitKind.BEHIND, size, trials, missing=missing, behind=self._kept.job)
         self._kept = self._reserve(job, size)
         return Place(number, job, WaitKind.ROOM, size, trials, missing=missing)
 
@@ -337,7 +371,7 @@ def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, pr
     """Return a job's size, its number of concurrent training runs, and why it can never be placed ("" if it can).
 
     As many training runs go side by side as the cluster and the quotas can ever have room for. A sweep stays within its
-    `at_once`; arms go in rounds of about the same number, so that no room is taken in vain.
+    `at_once`.
     """
     found = conflicts(shape, nodes)
     if not found:  # with as many workers as the cluster holds
@@ -348,12 +382,22 @@ def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, pr
     if found:
         return shape.one, 1, found[0].message
     most = min(shape.at_once or shape.trials, shape.trials, num_placeable(shape, nodes) // shape.one.workers)
-    for number in range(most, 1, -1):
+    for number in _at_a_time(shape, most):
         together = shape._replace(lanes=shape.lanes * number, trials=1)
         if not quota_conflicts(together, quotas, owner=owner, project=project):
-            trials = number if shape.at_once else math.ceil(shape.trials / math.ceil(shape.trials / number))
-            return shape.one * trials, trials, ""
+            return shape.one * number, number, ""
     return shape.one, 1, ""
+
+
+def _at_a_time(shape: Shape, most: int) -> Sequence[int]:
+    """Return how many of the job's training runs can go side by side, from at most `most` down to 1.
+
+    Arms go in rounds of about the same number, so that no room is taken in vain.
+    """
+    numbers = range(most, 0, -1)
+    if shape.at_once:
+        return numbers
+    return sorted({math.ceil(shape.trials / math.ceil(shape.trials / num)) for num in numbers}, reverse=True)
 
 
 def fits_beside(job: Waiting, size: Size, running: Sequence[Running], nodes: Sequence[Node], quotas: Quotas) -> bool:
