@@ -200,7 +200,9 @@ class AsyncClient(Connection):
     async def save_weights(
         self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None, which: Which | None = None
     ) -> None:
-        """Write a trial's safetensors file to `out`; by default that of the first arm and seed.
+        """Write a trial's safetensors file to `out`; by default of a sweep's best trial, else the first arm and seed.
+
+        The `arm` `best` means the best trial.
 
         `which` chooses the best evaluated state or the last one. None follows the job's `checkpoint.export`.
         """

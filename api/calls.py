@@ -298,7 +298,7 @@ def metrics(
 
 
 def schedule(job_id: str, *, arm: str | None = None, seed: int | None = None) -> Call[ScheduleView]:
-    """Return a trial's learned schedule; by default that of the first arm and seed."""
+    """Return a trial's learned schedule; by default a sweep's best trial's, else that of the first arm and seed."""
     return _get(f"/v1/jobs/{job_id}/schedule", reading(ScheduleView.model_validate_json), arm=arm, seed=seed)
 
 
@@ -355,7 +355,7 @@ def logs(job_id: str, *, attempt: int | None = None, offset: int = 0, tail: int 
 
 
 def weights(job_id: str, *, arm: str | None = None, seed: int | None = None, which: Which | None = None) -> Call[bytes]:
-    """Return a trial's safetensors file; by default that of the first arm and seed."""
+    """Return a trial's safetensors file; by default a sweep's best trial's, else that of the first arm and seed."""
     return _get_bytes(f"/v1/jobs/{job_id}/weights", _BINARY, arm=arm, seed=seed, which=which)
 
 
@@ -481,14 +481,22 @@ def delete(job_id: str, *, version: int | None = None) -> Call[None]:
 
 
 def clone(
-    job_id: str, changes: Mapping[str, Any], *, dry_run: bool = False, idempotency_key: str | None = None
+    job_id: str,
+    changes: Mapping[str, Any],
+    *,
+    trial: str | None = None,
+    dry_run: bool = False,
+    idempotency_key: str | None = None,
 ) -> Call[Cloned]:
-    """Queue a copy of the job with `changes`, a JSON merge patch; a dry run only returns what differs."""
+    """Queue a copy of the job with `changes`, a JSON merge patch; a dry run only returns what differs.
+
+    With `trial`, an arm or a sample such as `sample-3`, or an id, the copy trains what that trial trains.
+    """
     return Call(
         "POST",
         f"/v1/jobs/{job_id}:clone",
         reading(Cloned.model_validate_json),
-        params={"dry_run": dry_run},
+        params=_given(trial=trial, dry_run=dry_run),
         headers={} if dry_run else _once(idempotency_key),
         json=dict(changes),
     )

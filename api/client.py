@@ -219,7 +219,9 @@ class Client(Connection):
     def save_weights(
         self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None, which: Which | None = None
     ) -> None:
-        """Write a trial's safetensors file to `out`; by default that of the first arm and seed.
+        """Write a trial's safetensors file to `out`; by default of a sweep's best trial, else the first arm and seed.
+
+        The `arm` `best` means the best trial.
 
         `which` chooses the best evaluated state or the last one. None follows the job's `checkpoint.export`.
         """

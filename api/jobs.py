@@ -154,9 +154,14 @@ class Job(_Handle):
     edit = _done(calls.edit)
     delete = _asked(calls.delete)
 
-    def clone(self, changes: Mapping[str, Any], *, idempotency_key: str | None = None) -> "Job":
-        """Queue a copy of this job with `changes`, a JSON merge patch, and return it."""
-        made = self._client.send(calls.clone(self.id, changes, idempotency_key=idempotency_key))
+    def clone(
+        self, changes: Mapping[str, Any], *, trial: str | None = None, idempotency_key: str | None = None
+    ) -> "Job":
+        """Queue a copy of this job with `changes`, a JSON merge patch, and return it.
+
+        With `trial`, an arm or a sample such as `sample-3`, or an id, the copy trains what that trial trains.
+        """
+        made = self._client.send(calls.clone(self.id, changes, trial=trial, idempotency_key=idempotency_key))
         return Job(self._client, _made(made.job))
 
     def events(self, *, after: int | None = None, kinds: Collection[EventKind] = ()) -> Iterator[Event]:
@@ -193,7 +198,10 @@ class Job(_Handle):
         return self
 
     def schedule(self, *, arm: str | None = None, seed: int | None = None) -> "Schedule":
-        """Return a trial's learned schedule, by default the first trial's, ready for a plain torch optimizer."""
+        """Return a trial's learned schedule, ready for a plain torch optimizer.
+
+        By default it is a sweep's best trial's, else the first trial's. The `arm` `best` means the best trial.
+        """
         return _schedule(self._client.send(calls.schedule(self.id, arm=arm, seed=seed)))
 
     def frame(self, name: str | None = None, *, arm: str | None = None, seed: int | None = None) -> "DataFrame":
@@ -233,8 +241,8 @@ class Job(_Handle):
         """Write the schedule, metrics, weights or report to a file and return its path.
 
         The file appears only when it is complete. By default it goes to the working folder; in a folder it gets its
-        usual name. `arm` and `seed` choose the trial: by default the first, for metrics all. Raises `OSError` at once
-        if no file can be written there.
+        usual name. `arm` and `seed` choose the trial: by default a sweep's best, else the first, for metrics
+        all. The `arm` `best` means the best trial. Raises `OSError` at once if no file can be written there.
         """
         place, call = _download(self.id, what, path, arm=arm, seed=seed)
         with complete(place) as out:
@@ -303,9 +311,11 @@ class AsyncJob(_Handle):
     edit = _done_later(calls.edit)
     delete = _asked_later(calls.delete)
 
-    async def clone(self, changes: Mapping[str, Any], *, idempotency_key: str | None = None) -> "AsyncJob":
+    async def clone(
+        self, changes: Mapping[str, Any], *, trial: str | None = None, idempotency_key: str | None = None
+    ) -> "AsyncJob":
         """As `Job.clone`."""
-        made = await self._client.send(calls.clone(self.id, changes, idempotency_key=idempotency_key))
+        made = await self._client.send(calls.clone(self.id, changes, trial=trial, idempotency_key=idempotency_key))
         return AsyncJob(self._client, _made(made.job))
 
     def events(self, *, after: int | None = None, kinds: Collection[EventKind] = ()) -> AsyncIterator[Event]:

@@ -37,7 +37,12 @@ app = typer.Typer()
 def export(
     job: JobId,
     what: Annotated[What, typer.Option(help="what to write")] = What.SCHEDULE,
-    arm: Annotated[str | None, typer.Option(help="default: the first; of metrics and all: every one")] = None,
+    arm: Annotated[
+        str | None,
+        typer.Option(
+            help="`best`: the best trial; default: a sweep's best, else the first; of metrics and all: every one"
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="default: the first; of metrics and all: every one")] = None,
     which: Annotated[
         Which | None, typer.Option(help="weights of the best state, or of the end; default: what the job exports")
@@ -98,6 +103,7 @@ def _to_tracker(
     begin = exports.tracker(tracker, out)
     with connect() as client, exports.writing(out):
         job = client.find(chosen.job_id)
+        chosen = exports.settled(client, chosen._replace(job_id=job), is_of_one=False)
         written = trackers.export(
             client,
             job,
@@ -146,8 +152,8 @@ def _print_runs(job: str, exported: Iterable[trackers.Exported], *, as_json: boo
 def _print_written(job: str, written: Iterable[exports.Written], *, as_json: bool) -> None:
     for each in written:
         if each.path == STANDARD:
-            continue
-        if as_json:
+            typer.echo(f"wrote {each.content}", err=True)
+        elif as_json:
             size = each.path.stat().st_size
             print_json({"job": job, "path": str(each.path), "bytes": size, "content": each.content}, indent=None)
         else:

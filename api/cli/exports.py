@@ -17,7 +17,9 @@ from api.exporters.trackers import Begin, TrackerError
 from api.failures import ApiError
 from api.jobs import complete
 from api.tables import write_parquet
+from service.control.results import ranking
 from service.control.storage import WEIGHTS
+from service.job.parts import BEST_TRIAL
 from service.wire.artifacts import Which
 from service.wire.jobs import JobView
 
@@ -46,7 +48,7 @@ DEFAULT_NAMES = {
 
 
 class Selection(NamedTuple):
-    """The trials to export: by default the first, or for metrics all."""
+    """The trials to export: by default a sweep's best, else the first, or for metrics all."""
 
     job_id: str
     arm: str | None = None
@@ -61,8 +63,24 @@ class Written(NamedTuple):
     content: str
 
 
+def settled(client: Client, chosen: Selection, *, is_of_one: bool) -> Selection:
+    """Return the selection with the arm and seed that it means: of one trial, or for metrics only those of `best`.
+
+    The service chooses in the same way. Doing it here lets the output say which trial was written. If there is no such
+    trial, the selection stays as it is, and the service says why.
+    """
+    if chosen.arm != BEST_TRIAL and (not is_of_one or None not in (chosen.arm, chosen.seed)):
+        return chosen
+    trials = client.trials(chosen.job_id)
+    arm = ranking.default_arm(trials, chosen.arm, chosen.seed) if is_of_one else chosen.arm
+    found = ranking.chosen(trials, arm, chosen.seed, lambda: client.report(chosen.job_id).best_trial)
+    return chosen._replace(arm=found[0].arm, seed=found[0].seed) if found else chosen
+
+
 def write(client: Client, chosen: Selection, what: What, out: Path) -> Written:
     """Write one kind of result to the file `out`; `-` is standard output."""
+    if what is not What.REPORT:
+        chosen = settled(client, chosen, is_of_one=what is not What.METRICS)
     with output(out) as file:
         content = _fetch(client, chosen, what, file, as_parquet=out.suffix == ".parquet")
     return Written(out, content)
@@ -71,6 +89,7 @@ def write(client: Client, chosen: Selection, what: What, out: Path) -> Written:
 def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Written]:
     """Write the report, all points, and the existing schedules and weights of every chosen trial."""
     require_writable_folder(folder)
+    chosen = settled(client, chosen, is_of_one=False)
     trials = [
         trial
         for trial in client.trials(chosen.job_id)
@@ -145,14 +164,15 @@ def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_
     if what is What.WEIGHTS:
         client.save_weights(job_id, file, arm=arm, seed=seed, which=which)
         return f"{f'{which} ' if which else ''}weights of {_whose(chosen)}"
+    of_whom = "" if arm is None and seed is None else f" of {_whose(chosen)}"
     if not as_parquet:
         client.save_metrics(job_id, file, arm=arm, seed=seed)
-        return "every point, as CSV"
+        return f"every point{of_whom}, as CSV"
     with tempfile.TemporaryFile() as text:
         client.save_metrics(job_id, text, arm=arm, seed=seed)
         text.seek(0)
         write_parquet(text, file)
-    return "every point, as Parquet"
+    return f"every point{of_whom}, as Parquet"
 
 
 def _unfinished(job: JobView) -> str:
@@ -166,5 +186,5 @@ def _unfinished(job: JobView) -> str:
 
 
 def _whose(chosen: Selection) -> str:
-    arm = "the first arm" if chosen.arm is None else f"arm {chosen.arm}"
-    return f"{arm}, {'first seed' if chosen.seed is None else f'seed {chosen.seed}'}"
+    named = {"arm": chosen.arm, "seed": chosen.seed}
+    return ", ".join(f"{what} {which}" for what, which in named.items() if which is not None)

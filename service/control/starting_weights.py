@@ -4,7 +4,7 @@ They are looked up when the job is added, and kept with it. So every attempt sta
 notices if the file has changed since. Functions of one open session.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -12,8 +12,10 @@ from sqlalchemy.orm import Session
 from service.control import queries
 from service.control.access.permissions import within
 from service.control.database import rows
-from service.control.models import JobRow, Json, TrialRow
+from service.control.models import JobRow, Json
+from service.control.results import outcomes, ranking
 from service.control.results.artifacts import weights_sha256, weights_url
+from service.control.results.outcomes import Kept
 from service.control.storage import Storage
 from service.errors import IllegalTransition, InvalidJob, NotFound, UnreadableJob
 from service.job.problems import Problem
@@ -21,6 +23,7 @@ from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
 from service.job.sweep import workloads
 from service.wire.records import StartingWeights
+from service.wire.trials import TrialView
 from trainers.spec.workloads import JobWeights
 
 _NUM_LISTED = 5  # of a job's trials, in a refusal
@@ -77,14 +80,20 @@ def require_unused(session: Session, job: JobRow) -> None:
 def _file(session: Session, named: JobWeights, project: str | None) -> StartingWeights:
     """Raise NotFound if there are no such weights, and UnreadableJob if this release cannot tell."""
     job = queries.job_row(session, named.job, project=project)
-    trial = queries.trial_view(_trial(job, named, queries.trials(session, job.id)))
+    trial = _trial(session, job, named)
     url = weights_url(queries.job_view(job), trial, named.which)
     return StartingWeights(named=named, url=url, sha256=weights_sha256(trial, url))
 
 
-def _trial(job: JobRow, named: JobWeights, trials: Sequence[TrialRow]) -> TrialRow:
-    """Return the only one of the job's `trials` that is meant."""
-    meant = [each for each in trials if named.arm in (None, each.arm) and named.seed in (None, each.seed)]
+def _trial(session: Session, job: JobRow, named: JobWeights) -> TrialView:
+    """Return the only one of the job's trials that is meant."""
+    trials = [queries.trial_view(each) for each in queries.trials(session, job.id)]
+    meant = ranking.chosen(
+        trials,
+        named.arm,
+        named.seed,
+        lambda: outcomes.report(session, job.id, Kept(num_trials=1, num_jobs=1)).best_trial,
+    )
     if len(meant) == 1:
         return meant[0]
     if not meant:
@@ -94,7 +103,7 @@ def _trial(job: JobRow, named: JobWeights, trials: Sequence[TrialRow]) -> TrialR
     )
 
 
-def _listed(trials: Iterable[TrialRow]) -> str:
+def _listed(trials: Iterable[TrialView]) -> str:
     shown = [f"`arm: {each.arm}, seed: {each.seed}`" for each in trials]
     more = f" and {len(shown) - _NUM_LISTED} more" if len(shown) > _NUM_LISTED else ""
     return ", ".join(shown[:_NUM_LISTED]) + more

@@ -19,7 +19,7 @@ from search.config import (
     range_conflict,
 )
 from search.schedule_file import ScheduleFile
-from service.job.parts import JobParts, TrialSpec
+from service.job.parts import BEST_TRIAL, JobParts, TrialSpec
 from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.optimizer.spec import AutoOptimizerConfig, contenders
 from trainers.methods.replica_config import ReplicaConfig
@@ -31,6 +31,7 @@ from trainers.spec.workloads import OwnWorkload
 def conflicts(job: JobParts) -> Iterator[Conflict]:
     """Yield every conflict of `job`, with its place in the job."""
     yield from _repeated(job)
+    yield from _name_of_the_best_trial(job)
     yield from _password_of_the_weights(job)
     yield from _bytes_that_nobody_sends(job)
     yield from _steps_beyond_the_data(job)
@@ -45,6 +46,13 @@ def _repeated(job: JobParts) -> Iterator[Conflict]:
         yield Conflict("/arms", names, f"arms need distinct names, got {names}")
     if len(set(job.seeds)) < len(job.seeds):
         yield Conflict("/seeds", list(job.seeds), f"seeds must be distinct, got {list(job.seeds)}")
+
+
+def _name_of_the_best_trial(job: JobParts) -> Iterator[Conflict]:
+    for index, arm in enumerate(job.arms):
+        if arm.name == BEST_TRIAL:
+            message = f"`{BEST_TRIAL}` means the best trial where an arm is named, so call the arm something else"
+            yield Conflict(f"/arms/{index}/name", arm.name, message)
 
 
 def _password_of_the_weights(job: JobParts) -> Iterator[Conflict]:

@@ -326,6 +326,8 @@ class Arm(Config):
 
 #: The prefix of sample names; a number follows. Samples have such a name in place of an arm's.
 SAMPLE_PREFIX = "sample-"
+#: It stands where an arm has its name, and means the best trial.
+BEST_TRIAL = "best"
 
 
 class TrialSpec(Config):

@@ -106,6 +106,11 @@ class JobReport(View):
     best_arm: str | None = Field(
         description="the best mean of the metric among the arms that diverged least; null: not all finished"
     )
+    best_trial: str | None = Field(
+        None,
+        description="id of the first in the sweep's ranking, else of the best trial of `best_arm`, which `arm=best` "
+        "names; null: none is known",
+    )
     metric_directions: dict[str, Direction]
     prices: Prices | None = Field(None, description="the operator's; null: none is set")
     arms: tuple[ArmReport, ...]

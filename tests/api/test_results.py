@@ -500,7 +500,7 @@ def test_the_weights_of_the_end_are_exported_where_they_are_asked_for(
     )
 
     assert done.exit_code == 0, done.stderr
-    assert out.read_bytes() == b"last/weights of tuned" and "last weights of the first arm" in done.stdout
+    assert out.read_bytes() == b"last/weights of tuned" and "last weights of arm tuned, seed 0" in done.stdout
 
 
 def test_a_schedule_can_go_to_standard_output(at: str, reporting: Reporting) -> None:
@@ -509,6 +509,46 @@ def test_a_schedule_can_go_to_standard_output(at: str, reporting: Reporting) -> 
     done = run_cli.invoke(main.app, ["export", reporting.job_id, "--out", "-"])
 
     assert json.loads(done.stdout)["num_steps"] == 200
+    assert "arm tuned, seed 0" in done.stderr
+
+
+@pytest.fixture
+def swept(store: Store, job: JobSpec) -> Reporting:
+    """A sweep whose second sample is its best trial; neither arm is."""
+    sweep = {"params": {"workload.batch_size": {"integer": [16, 64]}}, "sweep": {"samples": 2, "scheduler": "none"}}
+    reporting = Reporting(store, JobSpec.model_validate(job.model_dump() | sweep))
+    for arm, loss in (("tuned", 0.3), ("dense", 0.4), ("sample-0", 0.2), ("sample-1", 0.1)):
+        reporting.start(arm)
+        reporting.stage(arm, 0, rate=1.0, density=None)
+        reporting.finish_trial(arm, rates=[1.0], density=None, loss=loss)
+    return reporting
+
+
+def test_after_a_sweep_its_best_trial_is_given_by_default(http: TestClient, swept: Reporting) -> None:
+    of_job = f"/v1/jobs/{swept.job_id}"
+
+    assert http.get(f"{of_job}/weights").content == b"weights of sample-1"
+    assert http.get(f"{of_job}/schedule").json()["arm"] == "sample-1"
+    assert http.get(f"{of_job}/weights?arm=tuned").content == b"weights of tuned"
+    assert {row[1] for row in read_csv(http.get(f"{of_job}/metrics.csv?arm=best").text)} == {"sample-1"}
+
+
+def test_an_export_after_a_sweep_says_which_trial_it_wrote(at: str, swept: Reporting, tmp_path: Path) -> None:
+    out = tmp_path / "w.safetensors"
+
+    done = run_cli.invoke(main.app, ["export", swept.job_id, "--what", "weights", "--out", str(out)])
+
+    assert out.read_bytes() == b"weights of sample-1" and "weights of arm sample-1, seed 0" in done.stdout
+
+
+def test_the_best_trial_is_of_the_best_arm_once_all_have_finished(http: TestClient, reporting: Reporting) -> None:
+    weights = f"/v1/jobs/{reporting.job_id}/weights?arm=best"
+
+    early = http.get(weights)
+    reporting.run_to_the_end()
+
+    assert early.status_code == 404 and "`best` is known once all trials have finished" in early.json()["detail"]
+    assert http.get(weights).content == b"weights of tuned"
 
 
 def test_a_run_without_a_schedule_says_whether_it_can_still_get_one(client: Client, reporting: Reporting) -> None:

@@ -46,6 +46,22 @@ def _starting(**named):
     return {"workload": {"kind": "digits-mlp", "weights_of": named}}
 
 
+def test_the_best_trial_can_be_named_as_such(store, make_spec, begin):
+    driver = begin(store.add_job(make_spec(arms=[{"name": "one"}, {"name": "two"}]))[0].id)
+    for trial, loss in zip(store.trials(driver.job_id), (0.3, 0.2), strict=True):
+        url = f"{store.storage.attempt_url(driver.job_id, driver.number)}/{trial.trial_id}/weights.safetensors"
+        driver.send(
+            finished(trial.trial_id, weights_url=url, validation_loss=loss, weights_sha256=SHA256),
+            stream=trial.trial_id,
+        )
+
+    job, _ = store.add_job(make_spec(**_starting(job=driver.job_id, arm="best")))
+    begin(job.id)
+
+    ((_, place, _),) = _found(store, job.id)
+    assert place == f"/attempt-1/{driver.job_id}.two.0/weights.safetensors"
+
+
 def _found(store, job_id):
     found = store.attempts.brief(job_id, store.attempts.one(job_id).number).starting_weights
     return [

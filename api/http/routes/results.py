@@ -19,9 +19,11 @@ from api.tables import csv_chunks
 from service.control.access.rules import Action
 from service.control.metrics.points import EVERY_STEP, Steps
 from service.control.ray_cluster.logs import ending, since, whole_length
+from service.control.results import ranking
 from service.control.results.artifacts import artifacts, weights_name, weights_sha256, weights_url
 from service.control.storage import StoredFile
 from service.errors import Busy, InvalidRequest, NotFound, UnreadableJob
+from service.job.parts import BEST_TRIAL
 from service.job.problems import Problem
 from service.wire.artifacts import Artifact, Which
 from service.wire.comparison import Comparison
@@ -35,26 +37,27 @@ _PIECE_BYTES = 2**18
 router = OperationRouter(prefix="/v1/jobs/{job}", tags=["results"], dependencies=[Depends(require_key)])
 
 _Whole = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
-Arm = Annotated[str | None, Query(description="an arm's name")]
+Arm = Annotated[str | None, Query(description="an arm's name, or `best`: the best trial")]
 Seed = Annotated[int | None, Query(ge=0, le=MAX_WHOLE, description="one of the job's seeds")]
 FirstStep = Annotated[_Whole, Query(description="leave out earlier steps")]
 
 
 def chosen_trial(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) -> TrialView:
-    """Return the requested trial, by default that of the first arm and seed. Raises `NotFound`."""
-    return chosen_trials(job, store, arm, seed)[0]
+    """Return the requested trial, by default a sweep's best, else that of the first arm and seed. Raises `NotFound`."""
+    return chosen_trials(job, store, ranking.default_arm(store.trials(job), arm, seed), seed)[0]
 
 
 def chosen_trials(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) -> list[TrialView]:
-    """Return the requested trials, by default all, in the job's order. Raises `NotFound`."""
+    """Return the requested trials, by default all, in the job's order. Raises `NotFound` and `UnreadableJob`."""
     trials = store.trials(job)
-    found = [trial for trial in trials if arm in (None, trial.arm) and seed in (None, trial.seed)]
+    found = ranking.chosen(trials, arm, seed, lambda: store.report(job).best_trial)
     if not found:
         asked = " and ".join(
             text for text, value in ((f"arm `{arm}`", arm), (f"seed {seed}", seed)) if value is not None
         )
         arms, seeds = ", ".join({trial.arm: None for trial in trials}), sorted({trial.seed for trial in trials})
-        raise NotFound(f"job `{job}` has no trial of {asked}; arms: {arms}; seeds: {seeds}")
+        best = "; `best` is known once all trials have finished" if arm == BEST_TRIAL else ""
+        raise NotFound(f"job `{job}` has no trial of {asked}{best}; arms: {arms}; seeds: {seeds}")
     return found
 
 
@@ -108,7 +111,7 @@ def get_metric(
     Operation(
         id="exportMetrics",
         action=Action.READ,
-        errors=(Busy,),
+        errors=(Busy, UnreadableJob),
         headers={200: ("Content-Disposition",)},
         is_stream=True,
     ),
@@ -133,7 +136,7 @@ def export_metrics(
 
 @router.serves("GET", "/schedule", Operation(id="getSchedule", action=Action.READ, errors=(UnreadableJob,)))
 def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
-    """Return a learned schedule, by default that of the first arm and seed."""
+    """Return a learned schedule, by default that of a sweep's best trial, else of the first arm and seed."""
     (found,) = store.schedules(job, arm=trial.arm, seed=trial.seed)
     if not found.entries:
         none = "it failed" if trial.outcome == "failed" else "the weights are those of its start"
@@ -161,7 +164,7 @@ def get_weights(
     ] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Return trained weights as a safetensors file, by default those of the first arm and seed."""
+    """Return trained weights as a safetensors file, by default of a sweep's best trial, else the first arm and seed."""
     url = weights_url(store.job(job), trial, which)
     found = store.storage.open(job, url)
     download.closing.callback(found.content.close)

@@ -1,11 +1,11 @@
-"""The result that lists order jobs by. Pure functions."""
+"""The result that lists order jobs by, and the best of a job's trials. Pure functions."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from service.job.parts import LOSS
+from service.job.parts import BEST_TRIAL, LOSS
 from service.wire.metrics import sign, value_of
 from service.wire.trials import UNSUCCESSFUL, TrialView
 
@@ -56,3 +56,26 @@ def _mean(metric: str, arm: Sequence[TrialView]) -> JobResult | None:
     mean = fmean(values)
     directions = (trial.metric_directions[metric] for trial in arm if metric in trial.metric_directions)
     return JobResult(mean, sign(next(directions, None)) * mean)
+
+
+def chosen(
+    trials: Sequence[TrialView], arm: str | None, seed: int | None, best_trial: Callable[[], str | None]
+) -> list[TrialView]:
+    """Return the trials of `arm` and `seed`; None: of any. The arm `best` means the best trial, or its arm with `seed`.
+
+    `best_trial` is called only then, since it needs the job's report. Jobs of earlier releases may have an arm that is
+    called `best`: it keeps its name.
+    """
+    if arm == BEST_TRIAL and all(trial.arm != BEST_TRIAL for trial in trials):
+        known = best_trial()
+        best = next((trial for trial in trials if trial.trial_id == known), None)
+        if best is None:
+            return []
+        arm, seed = best.arm, best.seed if seed is None else seed
+    return [trial for trial in trials if arm in (None, trial.arm) and seed in (None, trial.seed)]
+
+
+def default_arm(trials: Iterable[TrialView], arm: str | None, seed: int | None) -> str | None:
+    """Return the arm to take a single trial of: `best` in a sweep, unless a choice is given. Its arms come first."""
+    has_choice = arm is not None or seed is not None
+    return arm if has_choice or all(trial.sample is None for trial in trials) else BEST_TRIAL

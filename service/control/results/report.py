@@ -83,6 +83,7 @@ def job_report(
         for each in facts
     ]
     arms = [_arm_report(arm.name, [each for each in found if each.arm == arm.name]) for arm in spec.arms]
+    best_arm = best(arms, metric, direction)
     return JobReport(
         job_id=job.id,
         name=job.name,
@@ -91,7 +92,8 @@ def job_report(
         complete=job.state in TERMINAL,
         confidence=CONFIDENCE,
         metric=metric,
-        best_arm=best(arms, metric, direction),
+        best_arm=best_arm,
+        best_trial=_best_trial(found, best_arm, metric, direction) if sweep is None else sweep.ranking[0].trial_id,
         metric_directions=directions,
         prices=prices,
         arms=tuple(arms),
@@ -285,6 +287,16 @@ def best(arms: Sequence[ArmReport], metric: str, direction: Direction) -> str | 
         if (mean := value_of(arm, metric)) is not None
     ]
     return min(ranked)[2] if ranked and has_finished else None
+
+
+def _best_trial(trials: Iterable[TrialReport], best_arm: str | None, metric: str, direction: Direction) -> str | None:
+    """Return the id of the trial of `best_arm` with the best value of `metric`; None if there is none."""
+    ranked = [
+        (sign(direction) * value, trial.trial_id)
+        for trial in trials
+        if trial.arm == best_arm and trial.outcome == "completed" and (value := value_of(trial, metric)) is not None
+    ]
+    return min(ranked)[1] if ranked else None
 
 
 def crossing(first: Series, other: Series, metric: str, direction: Direction, *, loss: float | None) -> Crossing | None:
