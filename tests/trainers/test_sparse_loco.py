@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainers.exchange.kernels.chunks import largest_of_each
+from trainers.exchange.kernels.chunks import LEAST_CHUNK, by_torch, largest_of_each
 from trainers.methods.exchange.sparse_loco.exchange import LARGER, ChunkCode
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.traffic.buckets import split
@@ -61,6 +61,17 @@ def test_of_equal_magnitudes_those_that_come_first_are_sent():
 
     assert largest_of_each(values.unsqueeze(0), 2).tolist() == [[1, 2]]
     assert largest_of_each(torch.zeros(1, 8), 3).tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("length", [LEAST_CHUNK, 1001, 4096])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
+def test_the_compiled_loop_takes_exactly_the_entries_that_torch_does(length: int, share: float):
+    chunks, count = normal(8 * length).view(length, 8).t(), max(1, round(share * length))  # not contiguous
+    chunks[0], chunks[1], chunks[2, ::2] = 0.0, (chunks[1] * 2).round(), -0.0  # many of them equal
+    chunks[3, 5], chunks[3, 9], chunks[4, 3::7] = math.nan, -math.inf, math.inf
+    chunks[5], chunks[6] = chunks[5] * 1e-42, chunks[6].sign()
+
+    assert torch.equal(largest_of_each(chunks, count), by_torch(chunks, count))
 
 
 @pytest.mark.parametrize("d", [1, 4095, 4096, 4097, 301_066])
