@@ -4,6 +4,7 @@ from contextlib import suppress
 
 import pytest
 
+from search.config import Budget
 from service.control import events
 from service.control.access.rules import LOCAL, Principal
 from service.control.queue.capacity import Node, Shape, Size
@@ -19,6 +20,7 @@ from service.wire.jobs import JobEdit
 from service.wire.queue import QuotaKind, QuotaLimits
 from service.wire.records import AttemptFinished, Control
 from tests.store.conftest import only
+from tests.support.reported import finished
 
 URGENT = {"priority": "urgent"}
 
@@ -302,6 +304,48 @@ def test_an_attempt_that_no_queue_has_started_takes_one_training_run(store, driv
     (job,) = store.work.backlog().running
 
     assert job.size == Shape.of(store.job(driver.job_id).spec).one == Size(2.0, 0.0, 2)
+
+
+@pytest.fixture
+def two_seeds(store, make_spec, begin):
+    """The driver of a running job of two trials, one at a time, of 100 seconds each."""
+    driver = begin(store.add_job(make_spec(seeds=[0, 1], budget={"seconds": 100.0}))[0].id)
+    driver.start()
+    return driver
+
+
+def end_trial(driver, number):
+    trial_id = driver.store.trials(driver.job_id)[number].trial_id
+    driver.send(finished(trial_id), stream=trial_id)
+
+
+def test_a_job_that_resumes_asks_for_no_room_for_trials_that_have_finished(store, two_seeds):
+    end_trial(two_seeds, 0)
+    store.pause(two_seeds.job_id)
+    two_seeds.send(AttemptFinished(outcome="paused"))
+    store.resume(two_seeds.job_id)
+
+    assert known(store)[two_seeds.job_id].shape.trials == 1
+
+
+def test_an_extended_job_asks_for_room_for_the_trials_that_go_on(store, two_seeds):
+    end_trial(two_seeds, 0)
+    end_trial(two_seeds, 1)
+    two_seeds.send(AttemptFinished(outcome="succeeded"))
+    store.extend(two_seeds.job_id, Budget(seconds=200.0))
+
+    assert known(store)[two_seeds.job_id].shape.trials == 2
+
+
+def test_a_running_job_ends_by_the_time_that_its_unfinished_trials_take(store, two_seeds, clock):
+    (before,) = store.work.backlog().running
+    clock.now += 10.0
+    (later,) = store.work.backlog().running
+    end_trial(two_seeds, 0)
+    (after,) = store.work.backlog().running
+
+    assert later.ends_by == before.ends_by  # it stands still while nothing finishes
+    assert after.ends_by == pytest.approx((before.ends_by + before.began_at) / 2 + 10.0, abs=1.0)
 
 
 def test_a_running_attempt_takes_the_memory_and_the_kind_of_nodes_that_its_job_asks_for(store, spec):

@@ -17,6 +17,7 @@ from service.job import spec as job_spec
 from service.wire.jobs import JobOrder
 from service.wire.records import AttemptFinished
 from service.wire.trials import Series
+from tests.store.conftest import only
 from tests.support.reported import finished
 
 
@@ -165,6 +166,20 @@ def test_the_attempts_whose_log_is_to_be_kept_are_found_without_reading_the_othe
 
     (asked,) = [each for each in seen if "log_kept" in each[0]]
     assert found.job_id == "job-000005" and "ix_attempts_without_log" in explained(many, *asked)
+
+
+@only("sqlite")
+def test_a_look_for_new_events_reads_no_others(store, spec):
+    store.add_job(spec)
+    store.work.backlog()
+    store.add_job(spec)
+
+    with statements(store) as seen:
+        assert len(store.work.backlog().waiting) == 2
+
+    plans = [explained(store, *each) for each in seen if "FROM events" in each[0]]
+    assert len(plans) == 3  # the bounds, the mark of pruned events, and the changes
+    assert all("SEARCH events" in plan and "SCAN events" not in plan and "B-TREE" not in plan for plan in plans)
 
 
 def plan_of(store, seen):

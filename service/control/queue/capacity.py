@@ -105,6 +105,10 @@ class Shape(NamedTuple):
             accelerator=workers.accelerator or "",
         )
 
+    def without_finished(self, unfinished: int | None) -> "Shape":
+        """Return the job with only its unfinished trials, at least one; None: all of its trials are."""
+        return self if unfinished is None else self._replace(trials=max(1, min(self.trials, unfinished)))
+
     @property
     def smaller(self) -> Iterator["Shape"]:
         """The same job with fewer workers, down to the fewest that it can run with, in descending order."""

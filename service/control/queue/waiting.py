@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, case, func, select
 from sqlalchemy.orm import Session
 
-from service.control import events
+from service.control import events, extensions
 from service.control.database.session import Database
-from service.control.models import AttemptRow, EventRow, JobRow
+from service.control.models import AttemptRow, EventRow, JobRow, TrialRow
 from service.control.queue import quotas
 from service.control.queue.capacity import NO_SHAPE, Node, Shape, Size
 from service.control.queue.plan import ends_by, fits_beside
@@ -26,10 +26,17 @@ from service.wire.stored import unread_fields
 
 _COLUMNS = (
     JobRow.id, JobRow.owner, JobRow.project, JobRow.priority, JobRow.spec, JobRow.queued_at, JobRow.not_before,
-    JobRow.deadline, JobRow.attempt, JobRow.reason, JobRow.preempted_by,
+    JobRow.deadline, JobRow.attempt, JobRow.reason, JobRow.preempted_by, JobRow.before_extension,
 )  # fmt: skip
+#: How many of a job's trials have not finished; null: none has begun.
+_UNFINISHED = case(
+    (
+        JobRow.attempt > 0,
+        select(func.count()).where(TrialRow.job_id == JobRow.id, TrialRow.outcome.is_(None)).scalar_subquery(),
+    )
+).label("unfinished")
 _CHANGES = (EventKind.JOB.value, EventKind.JOB_DELETED.value)
-_MAX_CHANGES = 500  # with more, all are read again
+_MAX_CHANGES = 500  # with more events, all jobs are read again
 _LOCK = 8472  # any number that every release agrees on, other than those of events and migrations
 _LEAVING = (JobState.PAUSING, JobState.STOPPING, JobState.CANCELLING)
 
@@ -59,33 +66,44 @@ class WaitingList:
         """Return the current queue. Raises Unavailable."""
         with self._lock, self._db.reading() as session:
             self._catch_up(session)
-            return Backlog(self._waiting, running(session), quotas.limits(session), quotas.recent(session, now=now))
+            return Backlog(
+                self._waiting, running(session, now=now), quotas.limits(session), quotas.recent(session, now=now)
+            )
 
     def _catch_up(self, session: Session) -> None:
         oldest, newest = events.bounds(session)
         changed: Sequence[str] | None = None
         if self._cursor >= 0 and oldest <= self._cursor + 1:
-            behind = select(EventRow.job_id).where(EventRow.id > self._cursor, EventRow.kind.in_(_CHANGES)).distinct()
-            changed = session.scalars(behind.limit(_MAX_CHANGES + 1)).all()
-        is_waiting = select(*_COLUMNS).where(JobRow.state == JobState.QUEUED.value)
+            behind = select(EventRow.job_id).where(EventRow.id > self._cursor, EventRow.kind.in_(_CHANGES))
+            changed = session.scalars(behind.order_by(EventRow.id).limit(_MAX_CHANGES + 1)).all()
+        is_waiting = select(*_COLUMNS, _UNFINISHED).where(JobRow.state == JobState.QUEUED.value)
         if changed is None or len(changed) > _MAX_CHANGES:
-            self._known = _by_id(session.execute(is_waiting))
+            self._known = _by_id(session, session.execute(is_waiting))
             self._waiting = tuple(self._known.values())
         elif changed:
             for job_id in changed:
                 self._known.pop(job_id, None)
-            self._known |= _by_id(session.execute(is_waiting.where(JobRow.id.in_(changed))))
+            of_changed = is_waiting.where(JobRow.id.in_(dict.fromkeys(changed)))
+            self._known |= _by_id(session, session.execute(of_changed))
             self._waiting = tuple(self._known.values())
         self._cursor = newest
 
 
-def _by_id(rows: Iterable[Row[Any]]) -> dict[str, Waiting]:
-    return {row.id: _waiting(row) for row in rows}
+def _by_id(session: Session, rows: Iterable[Row[Any]]) -> dict[str, Waiting]:
+    return {row.id: _waiting(row, _unfinished(session, row)) for row in rows}
 
 
-def _waiting(row: Row[Any]) -> Waiting:
+def _unfinished(session: Session, row: Row[Any]) -> int | None:
+    """Return how many of the waiting job's trials will train; None if none has begun."""
+    unfinished: int | None = row.unfinished
+    if unfinished is None or row.before_extension is None:
+        return unfinished
+    return unfinished + len(extensions.trials(session, session.get_one(JobRow, row.id)))
+
+
+def _waiting(row: Row[Any], unfinished: int | None) -> Waiting:
     try:
-        shape, unreadable = Shape.of_json(row.spec), ""
+        shape, unreadable = Shape.of_json(row.spec).without_finished(unfinished), ""
     except ValidationError:  # of another release
         shape, unreadable = NO_SHAPE, unread_fields(row.spec)
     return Waiting(
@@ -110,22 +128,23 @@ def require_room(session: Session, start: Start, nodes: Sequence[Node]) -> None:
     if session.get_bind().dialect.name == "postgresql":
         session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     session.flush()
-    if not fits_beside(start.job, start.size, running(session), nodes, quotas.limits(session)):
+    if not fits_beside(start.job, start.size, running(session, now=0.0), nodes, quotas.limits(session)):
         raise IllegalTransition(f"job `{start.job.job_id}` waits on: another replica has started jobs since")
 
 
-def running(session: Session) -> tuple[Running, ...]:
+def running(session: Session, *, now: float) -> tuple[Running, ...]:
     """Return every job with an attempt, as the queue sees it."""
+    of_job = JobRow.id, JobRow.owner, JobRow.project, JobRow.priority, JobRow.state, JobRow.spec
     query = (
-        select(JobRow.id, JobRow.owner, JobRow.project, JobRow.priority, JobRow.state, JobRow.spec, AttemptRow)
+        select(*of_job, AttemptRow, _UNFINISHED)
         .join(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == JobRow.attempt))
         .where(JobRow.state.in_([state.value for state in ACTIVE]))
         .order_by(JobRow.id)
     )
-    return tuple(map(_running, session.execute(query)))
+    return tuple(_running(row, now=now) for row in session.execute(query))
 
 
-def _running(row: Any) -> Running:
+def _running(row: Any, *, now: float) -> Running:
     """Return the running job. If this release cannot read it, only its attempt's size is known."""
     attempt: AttemptRow = row.AttemptRow
     state = JobState(row.state)
@@ -146,10 +165,14 @@ def _running(row: Any) -> Running:
         return job
     trials, seconds = attempt.trials or 1, row.spec["budget"].get("seconds")
     size = shape.one if (given := _given(attempt)) is None else shape.sized(given)
+    # Both bounds hold. The first stands still; the second knows that most trials of a resumed job have finished.
+    rest = shape.without_finished(row.unfinished)
+    by_all = ends_by(seconds, shape, trials, began_at=attempt.began_at)
+    by_rest = ends_by(seconds, rest, trials, began_at=now)
     return replace(
         job,
         size=size,
-        ends_by=ends_by(seconds, shape, trials, began_at=attempt.began_at),
+        ends_by=min(by_all, by_rest),
         larger=shape.with_one_more(size, trials),
         grows_at=attempt.began_at + spacing_s,
     )
