@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings, strategies as st
@@ -133,6 +134,13 @@ def test_random_entries_are_distinct_and_the_same_for_the_same_seed(draw, num_en
     assert torch.equal(drawn, draw(num_entries, count, seed=(0, 5, 1)))
     if count < num_entries:
         assert not torch.equal(drawn, draw(num_entries, count, seed=(0, 6, 1)))
+
+
+@pytest.mark.parametrize("count", [1, 99, 100, 5000, 10_000])
+def test_drawn_entries_are_those_of_the_generator_whatever_their_share(count: int):
+    drawn = np.random.default_rng((0, 5, 1)).choice(10_000, count, replace=False, shuffle=False)
+
+    assert random_entries(10_000, count, seed=(0, 5, 1)).tolist() == sorted(drawn)
 
 
 @pytest.mark.parametrize("draw", [random_entries, random_block])
