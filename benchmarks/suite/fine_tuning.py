@@ -11,7 +11,6 @@ weights, or its sharpness. Or it has probes alone. Results are lines of `fine_tu
 again.
 """
 
-import argparse
 import math
 import statistics
 from collections import defaultdict
@@ -19,14 +18,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
-from rows import append, read
+from rows import Json, read
 from torch import Tensor, nn
 
 from suite.controlled import searched
 from suite.excess import LOST, ROWS, summarised
+from suite.program import append_missing, arguments
 from suite.run import GUESSES
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
@@ -108,22 +107,22 @@ def start(before: str, after: str, seed: int) -> Line:
 
 
 def run(seeds: Sequence[int], part: Sequence[int]) -> None:
-    done = {(*row["pair"], row["seed"]) for row in read(FILE)}
-    cells = [(*pair, seed) for seed in seeds for pair in PAIRS]
-    for before, after, seed in (cell for cell in cells[part[0] :: part[1]] if cell not in done):
-        steps = ENCODER_STEPS if before == ENCODER else NUM_STEPS
-        grid = {
-            rate: _decayed(start(before, after, seed), 10 ** (rate / 2), steps)
-            for rate in GRID[task_of(before, after).optimizer]
+    append_missing(FILE, [{"pair": [*pair], "seed": seed} for seed in seeds for pair in PAIRS], part, measured)
+
+
+def measured(pair: tuple[str, str], seed: int) -> Json:
+    """Return the best of the grid, and what each arm exports from each guess."""
+    steps = ENCODER_STEPS if pair[0] == ENCODER else NUM_STEPS
+    rates = GRID[task_of(*pair).optimizer]
+    grid = {rate: _decayed(start(*pair, seed), 10 ** (rate / 2), steps) for rate in rates}
+    best = min(grid, key=lambda rate: grid[rate])
+    row: Json = {"best": grid[best], "rate": best / 2}
+    for arm in ARMS:
+        row[arm] = {
+            guess: _searched(start(*pair, seed), 10 ** (best / 2) * factor, steps, seed, arm)
+            for guess, factor in GUESSES.items()
         }
-        best = min(grid, key=lambda rate: grid[rate])
-        row: dict[str, Any] = {"pair": [before, after], "seed": seed, "best": grid[best], "rate": best / 2}
-        for arm in ARMS:
-            row[arm] = {
-                guess: _searched(start(before, after, seed), 10 ** (best / 2) * factor, steps, seed, arm)
-                for guess, factor in GUESSES.items()
-            }
-        append(FILE, row)
+    return row
 
 
 def _decayed(line: Line, rate: float, steps: int) -> float:
@@ -161,12 +160,7 @@ def table() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "table"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("INDEX", "COUNT"))
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    given = arguments(__doc__, seeds=(0,))
     run(given.seeds, given.part) if given.what == "run" else table()
 
 

@@ -23,7 +23,6 @@ do (`Averaged`); schedules and rivals do not. Constants were chosen with one fam
 what was added afterwards is *new*.
 """
 
-import argparse
 import math
 import statistics
 import sys
@@ -34,7 +33,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import torch
 from pydantic import TypeAdapter
 from rows import append, read
 
@@ -42,6 +40,7 @@ from search.config import ControllerConfig
 from search.curves.calibration import calibration, z_score
 from suite.controlled import searched
 from suite.excess import ROWS, Excesses, Row, excesses
+from suite.program import arguments
 from suite.rivals import TUNERS, tune
 from suite.tasks import TASKS, Task
 from suite.training import EVERY, LOST, SCHEDULES, Averaged, Evaluated, Export, Line
@@ -256,14 +255,8 @@ def _cell(excesses: Sequence[float] | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("grid", "guess", "search", "rivals", "table"))
-    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=tuple(TASKS))
-    parser.add_argument("--steps", nargs="+", type=int, default=(300, 1000))
-    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
-    parser.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("INDEX", "COUNT"))
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    commands = ("grid", "guess", "search", "rivals", "table")
+    given = arguments(__doc__, commands, tasks=TASKS, steps=(300, 1000), seeds=(0, 1, 2))
     if given.what == "table":
         table(given.steps)
     else:

@@ -7,20 +7,18 @@ The guesses are those of the suite, lowered with the batch: in proportion for SG
 lines of `small_batches.jsonl`; what is there is not run again.
 """
 
-import argparse
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import torch
-from rows import append, read
+from rows import Json, read
 
 from suite.controlled import searched
 from suite.excess import LOST, summarised
+from suite.program import append_missing, arguments
 from suite.run import GUESSES
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
@@ -43,16 +41,19 @@ def task_of(name: str, batch_size: int) -> Task:
 
 
 def run(seeds: Sequence[int], part: Sequence[int]) -> None:
-    done = {(row["task"], row["batch"], row["seed"]) for row in read(FILE)}
-    cells = [(name, batch, seed) for seed in seeds for batch in BATCHES for name in NAMES]
-    for name, batch, seed in (cell for cell in cells[part[0] :: part[1]] if cell not in done):
-        task = task_of(name, batch)
-        row: dict[str, Any] = {"task": name, "batch": batch, "seed": seed, "cosine": _best_cosine(task, seed)}
-        row["exported"] = {
-            guess: searched(Line(task, seed), task.guess * factor, NUM_STEPS, seed).flattered
-            for guess, factor in GUESSES.items()
-        }
-        append(FILE, row)
+    cells = [{"task": name, "batch": batch, "seed": seed} for seed in seeds for batch in BATCHES for name in NAMES]
+    append_missing(FILE, cells, part, measured)
+
+
+def measured(task: str, batch: int, seed: int) -> Json:
+    """Return the loss of the best cosine, and what is exported from each guess."""
+    definition = task_of(task, batch)
+    cosine = _best_cosine(definition, seed)
+    exported = {
+        guess: searched(Line(definition, seed), definition.guess * factor, NUM_STEPS, seed).flattered
+        for guess, factor in GUESSES.items()
+    }
+    return {"cosine": cosine, "exported": exported}
 
 
 def _best_cosine(task: Task, seed: int) -> float:
@@ -79,12 +80,7 @@ def table() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "table"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("INDEX", "COUNT"))
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+    given = arguments(__doc__, seeds=(0, 1, 2))
     run(given.seeds, given.part) if given.what == "run" else table()
 
 

@@ -9,26 +9,22 @@ The controller starts from the right guess, and all that it trains is charged. W
 pair is a line of `small_data.jsonl`. The rule was chosen with seed 11; other seeds took no part.
 """
 
-import argparse
-import statistics
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from rows import append, read
+from rows import Json, read
 from sklearn.datasets import load_iris
 from statsmodels.datasets import star98
 from torch.nn import functional
 
 from search.config import BoConfig
-from suite.averages import MOST, SMALL
+from suite.averages import change, summary
 from suite.controlled import searched
+from suite.program import append_missing, arguments
 from suite.tasks import (
     PER_CLASS,
     TASKS,
@@ -44,7 +40,6 @@ from suite.tasks import (
     wines,
 )
 from suite.training import Averaged
-from trainers.workload import WorkloadError
 
 FILE = Path(__file__).with_name("small_data.jsonl")
 #: Training samples that are left.
@@ -142,25 +137,16 @@ ALL = {task.name: task for group in GROUPS.values() for task in group}
 
 def run(tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[int], part: Sequence[int]) -> None:
     """Run what is missing, and append each pair to the file."""
-    cells = [(task, length, seed) for length in steps for seed in seeds for task in tasks]
-    done = {(row["task"], row["steps"], row["seed"]) for row in read(FILE)}
-    for name, length, seed in cells[part[0] :: part[1]]:
-        if (name, length, seed) in done:
-            continue
-        try:
-            row = {"task": name, "steps": length, "seed": seed} | pair(ALL[name], length, seed)
-        except WorkloadError as error:  # its data are not on this machine
-            print(f"{name}: {error}", file=sys.stderr)
-            continue
-        append(FILE, row | {"date": datetime.now(UTC).date().isoformat()})
+    cells = [{"task": task, "steps": each, "seed": seed} for each in steps for seed in seeds for task in tasks]
+    append_missing(FILE, cells, part, pair)
 
 
-def pair(task: Task, steps: int, seed: int) -> dict[str, Any]:
+def pair(task: str, steps: int, seed: int) -> Json:
     """Return what is exported with and without starting over, and how often the run started over."""
     exported, times = dict[str, float](), 0
     for name, starts in (("goes_on", False), ("starts_over", True)):
-        line = Averaged(task, seed)
-        done = searched(line, task.guess, steps, seed, controller=BoConfig(start_over=starts))
+        line = Averaged(ALL[task], seed)
+        done = searched(line, ALL[task].guess, steps, seed, controller=BoConfig(start_over=starts))
         exported[name] = done.flattered
         times = sum("starts over" in each.reason for each in done.decisions)
     return exported | {"times": times}
@@ -182,31 +168,18 @@ def table() -> None:
     print("least:", ", ".join(f"`{task}` {100 * change:+.1f} %" for change, task in changes[-5:]))
 
 
-def _told(rows: Sequence[dict[str, Any]]) -> str:
-    changes = [_change(row) for row in rows]
-    mean, median = 100 * statistics.fmean(changes), 100 * statistics.median(changes)
-    lower, higher = sum(each < -SMALL for each in changes), sum(each > SMALL for each in changes)
+def _told(rows: Sequence[Json]) -> str:
     started = sum(row["times"] > 0 for row in rows)
-    return f"{len(rows)}, {started} | {mean:+.1f} % | {median:+.1f} % | {lower}, {higher}"
+    return f"{len(rows)}, {started} | {summary([_change(row) for row in rows])}"
 
 
-def _change(row: dict[str, Any]) -> float:
-    return max(-MOST, min(MOST, row["starts_over"] / row["goes_on"] - 1))
+def _change(row: Json) -> float:
+    return change(row["goes_on"], row["starts_over"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table"))
-    parser.add_argument("--tasks", nargs="+", choices=tuple(ALL), default=tuple(ALL))
-    parser.add_argument("--steps", nargs="+", type=int, default=(1000,))
-    parser.add_argument("--seeds", nargs="+", type=int, default=(3, 4))
-    parser.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("INDEX", "COUNT"))
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    if given.what == "table":
-        table()
-    else:
-        run(given.tasks, given.steps, given.seeds, given.part)
+    given = arguments(__doc__, tasks=ALL, steps=(1000,), seeds=(3, 4))
+    run(given.tasks, given.steps, given.seeds, given.part) if given.what == "run" else table()
 
 
 if __name__ == "__main__":

@@ -19,10 +19,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from rows import append, read
+from rows import Json, read
 
 from search.bayesian.setup import SearchSetup
 from search.bayesian.usual_rate import rate_of_model
@@ -30,6 +29,7 @@ from search.config import Budget
 from search.optimizer_traits import OPTIMIZER_TRAITS, usual_rate_told_by
 from suite.controlled import BO, searched, space_of
 from suite.excess import LOST, summarised
+from suite.program import add_options, append_missing
 from suite.run import GUESSES, SCHEDULES
 from suite.tasks import SLOW, TASKS, Task
 from suite.training import Line
@@ -48,8 +48,6 @@ SGD_GUESS = 0.1
 #: Quarters of a decade about the usual rate.
 GRID = range(-5, 4)
 
-Row = dict[str, Any]
-
 
 def names_of(optimizer: str) -> list[str]:
     chosen_by = [name for name, task in TASKS.items() if task.optimizer == CHOSEN_BY[optimizer]]
@@ -64,18 +62,26 @@ def task_of(optimizer: str, name: str) -> Task:
 
 
 def run(optimizer: str, steps: Sequence[int], seeds: Sequence[int], part: Sequence[int], tasks: Sequence[str]) -> None:
-    done = {(row["task"], row["steps"], row["seed"]) for row in read(FILE) if row["optimizer"] == optimizer}
-    cells = [(name, length, seed) for length in steps for seed in seeds for name in tasks or names_of(optimizer)]
-    for name, length, seed in (cell for cell in cells[part[0] :: part[1]] if cell not in done):
-        task = task_of(optimizer, name)
-        usual = usual_rate(task, seed)
-        row = {"optimizer": optimizer, "task": name, "steps": length, "seed": seed, "usual": usual}
-        row["grid"] = {each: _scheduled(task, usual * 10 ** (each / 4), length, seed) for each in GRID}
-        guesses = GUESSES.values() if usual_rate_told_by(optimizer) == "weights" else [1.0]
-        row["told"] = [_controlled(task, each, length, seed) for each in guesses]
-        with nothing_usual(optimizer):
-            row["untold"] = [_controlled(task, each, length, seed) for each in GUESSES.values()]
-        append(FILE, row)
+    cells = [
+        {"optimizer": optimizer, "task": name, "steps": length, "seed": seed}
+        for length in steps
+        for seed in seeds
+        for name in tasks or names_of(optimizer)
+    ]
+    append_missing(FILE, cells, part, measured)
+
+
+def measured(optimizer: str, task: str, steps: int, seed: int) -> Json:
+    """Return the usual rate, losses at the rates about it, and what is exported from guesses, told the rate or not."""
+    own = task_of(optimizer, task)
+    usual = usual_rate(own, seed)
+    row: Json = {"usual": usual}
+    row["grid"] = {each: _scheduled(own, usual * 10 ** (each / 4), steps, seed) for each in GRID}
+    guesses = GUESSES.values() if usual_rate_told_by(optimizer) == "weights" else [1.0]
+    row["told"] = [_controlled(own, each, steps, seed) for each in guesses]
+    with nothing_usual(optimizer):
+        row["untold"] = [_controlled(own, each, steps, seed) for each in GUESSES.values()]
+    return row
 
 
 @contextmanager
@@ -112,7 +118,7 @@ def _controlled(task: Task, factor: float, steps: int, seed: int) -> float:
 
 def table() -> None:
     """Print how far above the best rate runs end, by optimizer, length and group; and what each family would choose."""
-    groups = defaultdict[tuple[str, int, str], list[Row]](list)
+    groups = defaultdict[tuple[str, int, str], list[Json]](list)
     for row in read(FILE):
         is_new = row["optimizer"] == "schedulefree_sgd" and row["task"] in OTHERS
         groups[row["optimizer"], row["steps"], "took no part" if is_new else TASKS[row["task"]].group].append(row)
@@ -149,13 +155,13 @@ def _chosen(optimizer: str) -> Iterator[str]:
     yield f"families left out end {_told(ended)}"
 
 
-def _pairs(row: Row) -> Iterator[tuple[float, float]]:
+def _pairs(row: Json) -> Iterator[tuple[float, float]]:
     """Yield the losses of a run that was told and of one that was not, from the same guess."""
     told = row["told"] if len(row["told"]) > 1 else row["told"] * len(row["untold"])
     yield from zip(told, row["untold"], strict=True)
 
 
-def _above(row: Row, losses: Sequence[float]) -> list[float]:
+def _above(row: Json, losses: Sequence[float]) -> list[float]:
     best = min(loss for loss in row["grid"].values() if loss is not None)
     return [loss / best - 1 for loss in losses]
 
@@ -171,10 +177,8 @@ def main() -> None:
     commands.add_parser("table")
     runner = commands.add_parser("run")
     runner.add_argument("optimizer", choices=CHOSEN_BY)
-    runner.add_argument("--steps", nargs="+", type=int, default=[300])
-    runner.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     runner.add_argument("--tasks", nargs="+", choices=TASKS, help="those of the optimizer, unless given")
-    runner.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("INDEX", "COUNT"))
+    add_options(runner, steps=(300,), seeds=(0, 1))
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.what == "table":
