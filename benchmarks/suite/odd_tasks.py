@@ -15,8 +15,9 @@ from statsmodels.datasets import sunspots as sunspots_table
 from torch import Tensor, nn
 from torch.nn import functional
 
-from suite import tasks
-from suite.tasks import CONTEXT, PER_CLASS, Data, Loss, Task, perceptron
+from suite import nets, tasks
+from suite.nets import CONTEXT, perceptron
+from suite.tasks import PER_CLASS, Data, Loss, Task
 
 NUM_LETTERS, NUM_PHONES = 27, 64  # with the 0 that pads or ends a word
 NUM_PEOPLE, NUM_FILMS = 300, 200
@@ -346,30 +347,30 @@ ODD_TASKS: dict[str, Task] = {
         _both("autoencoder-digits", digits_twice, lambda: perceptron(64, 32, 8, 32, 64), _MSE),
         _both("vae-digits", digits_twice, VariationalAutoencoder, evidence_bound),
         _both("linear-bag", letter_pairs, lambda: nn.Linear(NUM_LETTERS**2, 15)),
-        _both("raw-mnist", mnist_bytes, tasks.fashion_net),
+        _both("raw-mnist", mnist_bytes, nets.fashion_net),
         _both("raw-wine", partial(raw, load_wine), lambda: perceptron(13, 32, 3), batch_size=16),
         _both("raw-tumours", partial(raw, load_breast_cancer), lambda: perceptron(30, 32, 2)),
-        _both("rawtarget-diabetes", raw_progress, tasks.patient_net, _MSE),
-        _both("price-l1", prices, tasks.diamond_pricer, functional.l1_loss, 64),
-        _both("price-huber", prices, tasks.diamond_pricer, functional.huber_loss, 64),
+        _both("rawtarget-diabetes", raw_progress, nets.patient_net, _MSE),
+        _both("price-l1", prices, nets.diamond_pricer, functional.l1_loss, 64),
+        _both("price-huber", prices, nets.diamond_pricer, functional.huber_loss, 64),
         _both("skipgram-phones", phone_pairs, SkipGram, batch_size=128),
         _both("ratings-factors", ratings, Factors, _MSE, 128),
         _both("waves-silu", waves, lambda: perceptron(2, 64, 64, 1, activation=nn.SiLU), _MSE, 64),
         _both("waves-tanh", waves, lambda: perceptron(2, 48, 48, 48, 1, activation=nn.Tanh), _MSE, 64),
         _both("waves-nll", waves, lambda: perceptron(2, 64, 64, 2, activation=nn.SiLU), gaussian, 64),
         _both("mixer-fashion", tasks.fashion, Mixer),
-        _both("smooth-fashion", tasks.fashion, tasks.residual, smoothed, 64),
+        _both("smooth-fashion", tasks.fashion, nets.residual, smoothed, 64),
         _both("dropout-mnist", tasks.mnist, dropping, batch_size=64),
         _both("infonce-fashion", noisy_pairs, Siamese, infonce, 64),
         _both("sunspots-lstm", sunspots, lambda: Reader(nn.LSTM, 24, 1), _MSE, 16),
         _both("pixels-gru", digit_pixels, lambda: Reader(nn.GRU, 32, 10)),
-        _both("hinge-mnist", tasks.mnist, tasks.fashion_net, functional.multi_margin_loss),
+        _both("hinge-mnist", tasks.mnist, nets.fashion_net, functional.multi_margin_loss),
         _both("circles-dice", circles, UNet, dice, 16),
         _both("smallinit-mnist", tasks.mnist, small_start),
         _both("zerohead-fashion", tasks.fashion, zero_head),
         _both("layernorm-fashion", tasks.fashion, layer_normed),
         _both("postnorm-manual", tasks.manual, PostNorm, tasks.per_byte, 8),
-        _both("offset-mnist", tasks.mnist, tasks.fashion_net, raised),
+        _both("offset-mnist", tasks.mnist, nets.fashion_net, raised),
     )
     for task in both
 }

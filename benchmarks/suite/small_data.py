@@ -24,6 +24,7 @@ from torch.nn import functional
 from search.config import BoConfig
 from suite.averages import change, summary
 from suite.controlled import searched
+from suite.nets import perceptron
 from suite.program import append_missing, arguments
 from suite.tasks import (
     PER_CLASS,
@@ -32,7 +33,6 @@ from suite.tasks import (
     Loss,
     Task,
     patients,
-    perceptron,
     rows_of,
     standardised,
     tumours,
