@@ -269,6 +269,16 @@ def test_what_waits_is_sent_in_one_piece_and_last_event_id_goes_before_after(ser
     ]
 
 
+def test_a_stream_from_now_on_looks_through_no_earlier_events(served, key, store, monkeypatch):
+    store.add_job(SPEC)
+    asked, events = [], store.events
+    monkeypatch.setattr(store, "events", lambda after, **options: asked.append(after) or events(after, **options))
+    with httpx2.stream("GET", f"{served}/v1/events", headers=_asking(key)) as response:
+        next(response.iter_lines())
+
+    assert asked == [store.newest_event()] and asked[0] > 0
+
+
 def test_the_same_events_are_paged_json_and_a_bad_id_is_refused(http, store):
     ids = [store.add_job(SPEC)[0].id for _ in range(3)]
 

@@ -194,6 +194,18 @@ def test_of_the_searches_that_wait_the_newest_is_sent_and_nothing_else_is_lost(a
     assert bills == [("billed", 1), ("billed", 2), ("billed", 3), ("searched", 3)]
 
 
+def test_a_driver_reaches_the_api_past_the_proxy_of_its_node(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # where nobody listens
+    door = Door(api_url=f"http://127.0.0.1:{api.server.server_port}", job_id="job", attempt=1, token="secret")
+
+    door.renew(held_s=1.0, timeout_s=PATIENCE_S)
+    door.close()
+
+    assert api.leases == 1
+
+
 def test_records_arrive_in_order(api: Api, start: Callable[..., Reporter]) -> None:
     reporter = start()
 

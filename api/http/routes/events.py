@@ -62,7 +62,7 @@ def list_events(
     after = after if last_event_id is None else int(last_event_id)
     wanted: dict[str, Any] = {"project": visible_project(caller), "job_id": job, "kinds": frozenset(kind)}
     if "text/event-stream" in request.headers.get("accept", ""):
-        store.events(after or 0, limit=1, **wanted)  # raises now, since a begun stream cannot refuse
+        store.events(store.newest_event(), limit=1, **wanted)  # raises now, since a begun stream cannot refuse
         broadcaster = services_of(request).broadcaster
         return EventStream(broadcaster.stream(after, brief=brief, is_welcome=is_welcome(request), **wanted))
     return store.events(after or 0, limit=limit, **wanted)
