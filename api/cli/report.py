@@ -1,6 +1,7 @@
 """A job's result for terminals and scripts: schedules, bill, arms over seeds. All figures come from the API."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -280,9 +281,12 @@ def options_table(report: JobReport, spec: JobSpec) -> Sheet:
 
 
 def arms_table(report: JobReport) -> Sheet:
-    """Return every arm's means over its finished seeds, with intervals; the best arm is marked."""
+    """Return every arm's means over its finished seeds, with intervals; the best arm of several is marked."""
     metrics, on_test = sorted(report.metric_directions), tested(report.arms)
-    title = f"Arms over seeds (mean ± {report.confidence:.0%} interval; * best {report.metric})"
+    what = "Arms" if report.sweep is None else "Baseline"
+    best = "" if report.best_arm is None else f"; * best {report.metric}{_doubt(report)}"
+    both = " or both seeds' values" if max(arm.num_trials for arm in report.arms) == 2 else ""
+    title = f"{what} over seeds (mean and {report.confidence:.0%} interval{both}{best})"
     measured = ("val. loss", *metrics, *(f"test {name}" for name in on_test))
     table = _table(title, "arm", "seeds", *measured, "sent", "to target", "diverged")
     for arm in report.arms:
@@ -299,11 +303,20 @@ def arms_table(report: JobReport) -> Sheet:
     return table
 
 
+def _doubt(report: JobReport) -> str:
+    """Return that another arm may be as good: the interval of their paired difference does not exclude 0."""
+    return " (not clearly)" if report.best_is_clear is False else ""
+
+
 def _interval(estimate: Estimate | None, write: Callable[[float], str]) -> str:
     if estimate is None:
         return "-"
-    mean = write(estimate.mean)
-    return mean if estimate.high is None else f"{mean} ± {write(estimate.high - estimate.mean)}"
+    mean, low, high = estimate.mean, estimate.low, estimate.high
+    if low is None or high is None:
+        return write(mean)
+    if math.isclose(high - mean, mean - low, rel_tol=0.01):
+        return f"{write(mean)} ± {write(high - mean)}"
+    return f"{write(mean)} ({write(low)} to {write(high)})"
 
 
 def headlines(found: Result) -> Iterator[str]:

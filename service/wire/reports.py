@@ -69,12 +69,27 @@ class TrialReport(View):
 
 
 class Estimate(View):
-    """A mean over seeds with Student's 95 % interval."""
+    """A mean over seeds with Student's 95 % interval.
+
+    Losses, bytes and seconds are positive: their interval is that of the logarithm, or of two seeds both values.
+    """
 
     num_seeds: int
     mean: float
     low: float | None = Field(description="null with one seed: nothing is known of the spread")
     high: float | None
+
+
+class BesideBest(View):
+    """An arm beside the best one, over the seeds with which both have finished.
+
+    The arms share the model, the order of the samples and the seed, so these intervals are narrower than the arms'.
+    """
+
+    difference: Estimate | None = Field(description="of the metric, this arm's minus the best arm's; null: not known")
+    bytes_sent: Estimate | None = Field(description="the ratio to the best arm's")
+    seconds_training: Estimate | None = Field(description="the ratio to the best arm's")
+    seconds_to_target: Estimate | None = Field(description="the ratio to the best arm's, of the seeds that got there")
 
 
 class ArmReport(View):
@@ -91,6 +106,7 @@ class ArmReport(View):
     bytes_sent: Estimate | None = Field(description="by one worker")
     seconds_training: Estimate | None
     seconds_to_target: Estimate | None = Field(description="to each seed's `target`; of the seeds that got there")
+    beside_best: BesideBest | None = Field(None, description="null: it is the best arm, or none is known")
 
 
 class JobReport(View):
@@ -104,7 +120,13 @@ class JobReport(View):
     confidence: float = Field(description="of the intervals")
     metric: str = Field(LOSS, description="the objective's: what the best arm is the best by")
     best_arm: str | None = Field(
-        description="the best mean of the metric among the arms that diverged least; null: not all finished"
+        description="the best mean of the metric among the arms that diverged least; null: not all finished, or there "
+        "is only one"
+    )
+    best_is_clear: bool | None = Field(
+        None,
+        description="it diverged less, or the interval of the difference excludes 0, beside every other arm; null: "
+        "there is no best arm",
     )
     best_trial: str | None = Field(
         None,

@@ -5,7 +5,7 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from service.control.results import report
-from service.control.results.report import estimate, t_quantile
+from service.control.results.report import estimate, positive_estimate, t_quantile
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.jobs import JobView
@@ -88,6 +88,17 @@ def test_an_interval_is_that_of_a_t_test(values: list[float]) -> None:
     assert (found.low, found.high) == (pytest.approx(mean - half, abs=1e-6), pytest.approx(mean + half, abs=1e-6))
 
 
+@settings(deadline=None)
+@given(st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=20))
+def test_an_interval_of_what_is_positive_holds_its_mean_and_stays_above_0(values: list[float]) -> None:
+    found = positive_estimate(values)
+
+    assert found is not None and found.low is not None and found.high is not None
+    assert 0 < found.low <= found.mean * (1 + 1e-9) and found.mean <= found.high * (1 + 1e-9)
+    if len(values) == 2:
+        assert (found.low, found.high) == (min(values), max(values))
+
+
 def test_one_seed_has_a_mean_and_no_interval() -> None:
     found = estimate([0.25, None])
 
@@ -111,10 +122,11 @@ def made(
     *trials: TrialView,
     curves: dict[str, list[float | None]],
     metric: str = "loss",
+    job: JobSpec = JOB,
 ) -> report.JobReport:
     """The report of `trials` whose objective's metric was measured a second apart."""
-    spec = JOB.model_copy(update={"objective": JOB.objective.model_copy(update={"metric": metric})})
-    job = JobView(
+    spec = job.model_copy(update={"objective": job.objective.model_copy(update={"metric": metric})})
+    view = JobView(
         id="job-1", name="n", state=JobState.RUNNING, created_at=MOMENT, started_at=MOMENT, finished_at=None,
         version=1, verbs=(), labels={}, spec=spec,
     )  # fmt: skip
@@ -127,7 +139,7 @@ def made(
         )
         for each in trials
     ]
-    return report.job_report(job, facts)
+    return report.job_report(view, facts)
 
 
 def test_every_arm_is_timed_to_the_worst_end_of_its_seed() -> None:
@@ -244,6 +256,45 @@ def test_an_arm_that_diverged_on_fewer_seeds_is_better() -> None:
 
     assert found.best_arm == "dense"
     assert [arm.num_diverged for arm in found.arms] == [1, 0]
+
+
+def _two_arms(tuned: list[float], dense: list[float]) -> report.JobReport:
+    losses = {"tuned": tuned, "dense": dense}
+    trials = [trial(arm, seed, loss) for arm, each in losses.items() for seed, loss in enumerate(each)]
+    return made(*trials, curves={each.trial_id: [] for each in trials})
+
+
+def test_an_arm_is_told_by_its_differences_to_the_best_with_the_same_seeds() -> None:
+    far_apart = [0.1, 0.5, 0.9]  # the seeds differ by more than the arms do
+
+    found = _two_arms(far_apart, [0.13, 0.52, 0.93])
+    as_good = _two_arms(far_apart, [0.13, 0.46, 0.93])
+
+    beside = found.arms[1].beside_best
+    assert beside is not None and beside.difference is not None and beside.bytes_sent is not None
+    assert beside.difference.mean == pytest.approx(0.08 / 3) and beside.bytes_sent.mean == pytest.approx(1)
+    assert found.arms[0].beside_best is None
+    assert (found.best_arm, found.best_is_clear, as_good.best_arm, as_good.best_is_clear) == (
+        "tuned", True, "tuned", False,
+    )  # fmt: skip
+
+
+def test_an_arm_that_diverged_less_is_clearly_better() -> None:
+    trials = [
+        *(trial("tuned", seed, 0.5) for seed in JOB.seeds),
+        *(trial("dense", seed, 0.5, outcome="completed" if seed else "diverged") for seed in JOB.seeds),
+    ]
+
+    assert made(*trials, curves={each.trial_id: [] for each in trials}).best_is_clear
+
+
+def test_a_single_arm_is_not_the_best_of_anything() -> None:
+    alone = JOB.model_copy(update={"arms": JOB.arms[:1]})
+    trials = [trial("tuned", seed, 0.1 + seed) for seed in JOB.seeds]
+
+    found = made(*trials, curves={each.trial_id: [] for each in trials}, job=alone)
+
+    assert (found.best_arm, found.best_is_clear, found.best_trial) == (None, None, "tuned.0")
 
 
 def test_a_cost_counts_all_workers_in_every_way_that_they_were_used() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from service.control.results.report import CONFIDENCE, estimate, reached, worst_end
+from service.control.results.report import CONFIDENCE, positive_estimate, reached, worst_end
 from service.job.changes import differences
 from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
@@ -59,7 +59,7 @@ def _arms(reports: Iterable[JobReport], trials: Iterable[ComparedTrial]) -> Iter
             of_arm.setdefault((each.job_id, each.trial.arm), []).append(each.seconds_to_target)
     for report in reports:
         for arm in report.arms:
-            seconds = estimate(of_arm.get((report.job_id, arm.arm), ()))
+            seconds = positive_estimate(of_arm.get((report.job_id, arm.arm), ()))
             yield ComparedArm(job_id=report.job_id, arm=arm.model_copy(update={"seconds_to_target": seconds}))
 
 

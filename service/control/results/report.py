@@ -19,13 +19,15 @@ from service.job.states import TERMINAL
 from service.wire.jobs import JobView
 from service.wire.metrics import sign, value_of
 from service.wire.records import Bill
-from service.wire.reports import ArmReport, Cost, Crossing, Estimate, JobReport, Prices, TrialReport
+from service.wire.reports import ArmReport, BesideBest, Cost, Crossing, Estimate, JobReport, Prices, TrialReport
 from service.wire.sweeps import SweepReport
 from service.wire.trials import Series, TrialView
 
 CONFIDENCE = 0.95
 #: Evaluations that take more than this share of a budget in seconds are worth a note.
 LARGE_SHARE = 0.2
+#: Fewer positive values than this say too little of their spread: Student's factor would be 12.7.
+LEAST_SPREAD = 3
 
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
@@ -37,6 +39,21 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
     half = None if num < 2 else t_quantile(CONFIDENCE, num - 1) * stdev(known) / math.sqrt(num)
     low, high = (None, None) if half is None else (mean - half, mean + half)
     return Estimate(num_seeds=num, mean=mean, low=low, high=high)
+
+
+def positive_estimate(values: Iterable[float | None]) -> Estimate | None:
+    """Return the same of quantities that are positive, such as bytes: no interval goes below 0.
+
+    The interval is that of the logarithm of the mean (delta method); of two values it is both of them.
+    """
+    known = [value for value in values if value is not None]
+    found = estimate(known)
+    if found is None or found.high is None or min(known) <= 0:
+        return found
+    if len(known) < LEAST_SPREAD:
+        return found.model_copy(update={"low": min(known), "high": max(known)})
+    factor = math.exp((found.high - found.mean) / found.mean)
+    return found.model_copy(update={"low": found.mean / factor, "high": found.mean * factor})
 
 
 def t_quantile(confidence: float, freedom: int) -> float:
@@ -83,7 +100,8 @@ def job_report(
         for each in facts
     ]
     arms = [_arm_report(arm.name, [each for each in found if each.arm == arm.name]) for arm in spec.arms]
-    best_arm = best(arms, metric, direction)
+    leader = best(arms, metric, direction)
+    arms = [_beside(arm, leader, found, metric) for arm in arms]
     return JobReport(
         job_id=job.id,
         name=job.name,
@@ -92,8 +110,9 @@ def job_report(
         complete=job.state in TERMINAL,
         confidence=CONFIDENCE,
         metric=metric,
-        best_arm=best_arm,
-        best_trial=_best_trial(found, best_arm, metric, direction) if sweep is None else sweep.ranking[0].trial_id,
+        best_arm=leader if len(arms) > 1 else None,
+        best_is_clear=_is_clear(arms, leader) if leader is not None and len(arms) > 1 else None,
+        best_trial=_best_trial(found, leader, metric, direction) if sweep is None else sweep.ranking[0].trial_id,
         metric_directions=directions,
         prices=prices,
         arms=tuple(arms),
@@ -258,20 +277,59 @@ def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
         num_trials=len(trials),
         num_finished=len(ended),
         num_diverged=sum(trial.outcome == "diverged" for trial in ended),
-        validation_loss=estimate(trial.validation_loss for trial in ended),
+        validation_loss=positive_estimate(trial.validation_loss for trial in ended),
         validation_metrics=_estimates(ended, lambda trial: trial.validation_metrics),
         test=_estimates(ended, lambda trial: trial.test),
-        bytes_sent=estimate(trial.bill.bytes_sent for trial in ended),
-        seconds_training=estimate(trial.bill.seconds_training for trial in ended),
-        seconds_to_target=estimate(trial.seconds_to_target for trial in ended),
+        bytes_sent=positive_estimate(trial.bill.bytes_sent for trial in ended),
+        seconds_training=positive_estimate(trial.bill.seconds_training for trial in ended),
+        seconds_to_target=positive_estimate(trial.seconds_to_target for trial in ended),
     )
+
+
+def _beside(arm: ArmReport, leader: str | None, trials: Sequence[TrialReport], metric: str) -> ArmReport:
+    """Return the arm's report with its paired comparison to the `leader`, the best arm, over common seeds."""
+    if leader is None or arm.arm == leader:
+        return arm
+    leaders = {trial.seed: trial for trial in trials if trial.arm == leader}
+    pairs = [(trial, leaders[trial.seed]) for trial in trials if trial.arm == arm.arm]
+    values = ((value_of(own, metric), value_of(best, metric)) for own, best in pairs)
+    beside = BesideBest(
+        difference=estimate(own - best for own, best in values if own is not None and best is not None),
+        bytes_sent=_ratio((own.bill.bytes_sent, best.bill.bytes_sent) for own, best in pairs),
+        seconds_training=_ratio((own.bill.seconds_training, best.bill.seconds_training) for own, best in pairs),
+        seconds_to_target=_ratio((own.seconds_to_target, best.seconds_to_target) for own, best in pairs),
+    )
+    return arm.model_copy(update={"beside_best": beside})
+
+
+def _ratio(pairs: Iterable[tuple[float | None, float | None]]) -> Estimate | None:
+    """Return the geometric mean of the ratios, with its interval; None if no pair has two positive values."""
+    found = estimate(math.log(own / best) for own, best in pairs if own and best)
+    if found is None:
+        return None
+    low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
+    return found.model_copy(update={"mean": math.exp(found.mean), "low": low, "high": high})
+
+
+def _is_clear(arms: Sequence[ArmReport], leader: str) -> bool:
+    """Return whether the best arm diverged less than each other one, or differs from it by more than chance."""
+    fewest = next(arm.num_diverged for arm in arms if arm.arm == leader)
+    return all(arm.arm == leader or arm.num_diverged > fewest or _differs(arm.beside_best) for arm in arms)
+
+
+def _differs(beside: BesideBest | None) -> bool:
+    found = None if beside is None else beside.difference
+    return found is not None and found.low is not None and found.high is not None and not found.low <= 0 <= found.high
 
 
 def _estimates(
     trials: Sequence[TrialReport], of: Callable[[TrialReport], Mapping[str, float | None]]
 ) -> dict[str, Estimate]:
     names = sorted({name for trial in trials for name in of(trial)})
-    found = {name: estimate(of(trial).get(name) for trial in trials) for name in names}
+    found = {
+        name: (positive_estimate if name == LOSS else estimate)(of(trial).get(name) for trial in trials)
+        for name in names
+    }
     return {name: each for name, each in found.items() if each is not None}
 
 
@@ -289,12 +347,12 @@ def best(arms: Sequence[ArmReport], metric: str, direction: Direction) -> str | 
     return min(ranked)[2] if ranked and has_finished else None
 
 
-def _best_trial(trials: Iterable[TrialReport], best_arm: str | None, metric: str, direction: Direction) -> str | None:
-    """Return the id of the trial of `best_arm` with the best value of `metric`; None if there is none."""
+def _best_trial(trials: Iterable[TrialReport], leader: str | None, metric: str, direction: Direction) -> str | None:
+    """Return the id of the trial of `leader`, the best arm, with the best value of `metric`; None if there is none."""
     ranked = [
         (sign(direction) * value, trial.trial_id)
         for trial in trials
-        if trial.arm == best_arm and trial.outcome == "completed" and (value := value_of(trial, metric)) is not None
+        if trial.arm == leader and trial.outcome == "completed" and (value := value_of(trial, metric)) is not None
     ]
     return min(ranked)[1] if ranked else None
 

@@ -253,10 +253,14 @@ def test_the_ranking_of_a_sweep_names_trials_with_their_seeds(client: Client, st
     sweep = {"params": {"workload.batch_size": {"integer": [16, 64]}}, "sweep": {"samples": 2}, "seeds": [0, 1]}
     job_id = Reporting(store, JobSpec.model_validate(job.model_dump() | sweep)).job_id
     found, out = report.result(client, client.job(job_id).view), Console(width=200)
+    ranking, *others = report.tables(found)
     with out.capture() as captured:
-        out.print(next(iter(report.tables(found))))
+        out.print(ranking)
+    with out.capture() as behind:
+        out.print(*others)
 
     assert all(captured.get().count(name) == 1 for name in ("tuned seed 0", "tuned seed 1"))
+    assert "Baseline over seeds" in behind.get()  # samples have one seed
 
 
 def test_the_end_tells_what_was_saved(client: Client, reporting: Reporting) -> None:
