@@ -4,6 +4,8 @@ import { sizeAxis, timeAxis } from "../units.js";
 
 export const AXES = { seconds: "seconds", steps: "steps", bytes: "bytes sent" };
 
+const MARGIN = 1.02; // of an axis, beyond its last point
+
 // Linear between known points and constant outside; `xs` ascend.
 export function between(xs, ys) {
   return (x) => {
@@ -26,7 +28,9 @@ export function placing(axis, losses, sent) {
   const marks = new Map(losses.map((series) => [series.trial_id, axis === "seconds" ? [series.steps, series.seconds] : [series.steps, series.steps]]));
   if (axis === "bytes") for (const series of sent) marks.set(series.trial_id, [series.steps, series.values]);
   const ends = [...marks.values()].map(([, places]) => places.at(-1) ?? 0);
-  const { unit, per } = unitOf(axis, Math.max(0, ...ends));
+  const end = Math.max(0, ...ends);
+  const { unit, per } = unitOf(axis, end);
+  const title = { seconds: `training clock, ${unit}`, steps: "committed steps", bytes: `sent by one worker, ${unit}` }[axis];
   const places = new Map([...marks].map(([trial, known]) => [trial, between(...known)]));
   const divided = (place) => (place === null ? null : place / per);
   const at = (trial, step) => (axis === "steps" ? step : divided(places.get(trial)?.(step) ?? null));
@@ -34,7 +38,10 @@ export function placing(axis, losses, sent) {
   return {
     axis, unit, at,
     clock: (trial, step) => clocks.get(trial)?.(step) ?? null,
-    title: { seconds: `training clock, ${unit}`, steps: "committed steps", bytes: `sent by one worker, ${unit}` }[axis],
+    title,
+    // Charts one below the other have one range, and follow new points. Plotly ignores it on a logarithmic axis.
+    xaxis: (isLog) => ({ title: { text: title }, ...(isLog ? { type: "log" } : { rangemode: "tozero",
+      ...(end > 0 && { autorangeoptions: { minallowed: 0, maxallowed: (MARGIN * end) / per } }) }) }),
     // A stretch of steps ends with its last step, not where the next one begins after another search.
     from: at,
     to: (trial, step) => (axis === "steps" ? step : at(trial, step - 1)),

@@ -8,8 +8,14 @@ export const colour = (index) => COLOURS[index % COLOURS.length];
 // The second eight arms repeat the colours with other dashes, so that 32 arms differ.
 const dash = (index) => DASHES[(index + Math.floor(index / COLOURS.length)) % DASHES.length];
 
-// One colour and one legend entry per arm. Its seeds are lines of the same look; hovering tells them apart.
-export const look = (each, width) => ({ color: colour(each.arm_index), width, dash: dash(each.arm_index) });
+// One colour per arm. Its seeds, where each is a line, differ by their dashes.
+export const look = (each, width, seed = 0) => ({ color: colour(each.arm_index), width, dash: dash(each.arm_index + seed) });
+// Lines of several seeds go by these groups, each with a legend entry of its own: that of the trial, unless several share it.
+export const lookedAlike = (each) => `${each.arm} ${(each.seed_index ?? 0) % DASHES.length}`;
+export function named(first, lines) {
+  const alike = new Set(lines.filter((each) => lookedAlike(each) === lookedAlike(first)).map((each) => each.label));
+  return { name: alike.size > 1 ? first.arm : first.label, legendgroup: lookedAlike(first) };
+}
 export const entry = (each, shown) => ({ name: each.arm, legendgroup: each.arm, showlegend: shown && each.is_first_seed });
 
 // The rate of an entry's last step. If the run left the entry early, its linear piece would have had more steps.
@@ -69,11 +75,12 @@ export function grouped(rows, keyOf) {
 }
 
 // Lines of one look as a single line with gaps: forty then cost as much as one. Each has {x, y} and a label, which becomes
-// the text of its points.
-export function joined(lines, looks) {
+// the text of its points. `more` are names of further values of each point.
+export function joined(lines, looks, more = []) {
   const apart = (group, of) => group.flatMap((line, at) => (at ? [null, ...of(line)] : of(line)));
   return [...grouped(lines, looks).values()].map((group) => ({
     first: group[0], x: apart(group, (line) => line.x), y: apart(group, (line) => line.y), text: apart(group, (line) => line.x.map(() => line.label)),
+    ...Object.fromEntries(more.map((name) => [name, apart(group, (line) => line[name])])),
   }));
 }
 

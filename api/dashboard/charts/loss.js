@@ -2,9 +2,10 @@
 
 import { duration, figures, loss, number } from "../units.js";
 import { between } from "./axis.js";
-import { colour, joined, logAxis, look, marked, rolledBack, tint } from "./look.js";
+import { colour, joined, logAxis, look, lookedAlike, marked, named, rolledBack, tint } from "./look.js";
 
 export const LOSS = "loss";
+const MARK = 5; // px, of an evaluation
 const ON_THE_GRID = 300; // points of a mean over seeds
 
 // An exponential moving average that starts at the first value; missing values stay missing.
@@ -41,11 +42,11 @@ export function meanOf(lines) {
   return { x: all("x"), mean: all("mean"), upper: all("upper"), lower: all("lower"), counts: all("count") };
 }
 
-// `choice`: {metric, isRecorded, smooth, isLog, isLogAxis, isEach}. `stages` are those of one trial, drawn as shaded areas;
-// `trials` are all. Metrics other than the loss have no training series and no forecast. One that `isRecorded` in training
+// `choice`: {metric, isRecorded, smooth, isLog, isLogAxis, isEach}. `stages` are those of one trial, drawn as shaded areas, and
+// its searches hatched; `searched` are the stages of all trials, whose lines pause in a search. `trials` are all. Metrics other than the loss have no training series and no forecast. One that `isRecorded` in training
 // steps stands for the validation series, and nobody says which way it is better. Of the loss, `smooth` is for the training
 // series alone: its evaluations are few.
-export function lossChart({ training, validation, trials, stages, place, choice }) {
+export function lossChart({ training, validation, trials, stages, searched = stages, place, choice }) {
   const isLoss = choice.metric === LOSS;
   const [kind, title] = choice.isRecorded ? [choice.metric, choice.metric] : ["validation", `validation ${choice.metric}`];
   const drawn = (series, weight) => series.filter((each) => each.values.length)
@@ -57,12 +58,17 @@ export function lossChart({ training, validation, trials, stages, place, choice 
   const known = [...training, ...validation].flatMap((each) => each.values).concat(stages.map((stage) => stage.forecast));
   const least = known.reduce((low, value) => (value > 0 && value < low ? value : low), Infinity);
   const around = { stages, place, lines: trained, floor: isLog ? least : -Infinity };
+  const spans = searches(searched, place);
+  const paused = (each) => pausedIn(each, spans.filter((span) => span.trial_id === each.trial_id));
+  const hatched = spans.filter((span) => span.trial_id === stages[0]?.trial_id);
   return {
     traces: [...(isLoss ? fans(around) : []),
-      ...(isMean ? meanLines(trained, [validated, kind], place) : [...lines(trained, "training", place), ...lines(validated, kind, place)]),
-      ...(isLoss ? rollBacks(around) : []), ...(choice.isRecorded ? [] : bests(trials, validation, place, choice.metric))],
+      ...(isMean ? meanLines(trained, [validated, kind], place) : [...lines(trained.map(paused), "training", place), ...lines(validated.map(paused), kind, place)]),
+      ...(isLoss ? rollBacks(around) : []), ...(choice.isRecorded ? [] : bests(trials, validation, place, choice.metric)),
+      ...hatch(hatched)],
     layout: { height: 420, shapes: shades(stages, place), uirevision: [place.axis, place.unit, choice.isLogAxis, choice.isLog, choice.metric].join(),
-      xaxis: { title: { text: isLoss ? `${place.title}<br>thin: training, bold: validation` : place.title }, ...(choice.isLogAxis ? { type: "log" } : { rangemode: "tozero" }) },
+      xaxis: { ...place.xaxis(choice.isLogAxis), title: { text: isLoss ? `${place.title}<br>thin: training, bold: validation` : place.title } },
+      ...(hatched.length && { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } }),
       yaxis: { title: { text: isLoss ? LOSS : title }, ...(choice.isLog ? logAxis(values, isLoss ? String : number) : {}) } },
     label: labelOf(trials, validation, title),
     columns: [["trial", (row) => row.label, "name"], figures("clock", (row) => row.seconds, duration),
@@ -88,10 +94,10 @@ const averageOf = (trial) => `an average of the weights of ${trial.label} up to 
 
 function lines(series, name, { unit }) {
   const isTraining = name === "training";
-  return joined(series, (each) => each.arm).map(({ first, ...line }) => ({
+  return joined(series, lookedAlike, ["sizes"]).map(({ first, sizes, ...line }) => ({
     type: "scatter", mode: isTraining ? "lines" : marked(line.x), ...line, opacity: isTraining ? 0.4 : 1,
-    name: first.arm, legendgroup: first.arm, showlegend: !isTraining, marker: { size: 5 },
-    line: isTraining ? { color: colour(first.arm_index), width: 1 } : look(first, 2.2),
+    ...named(first, series), showlegend: !isTraining, marker: { size: sizes },
+    line: isTraining ? { color: colour(first.arm_index), width: 1 } : look(first, 2.2, first.seed_index),
     hovertemplate: `%{text} ${name}: %{y:.4~g}<br>%{x:.4~g} ${unit}<extra></extra>`,
   }));
 }
@@ -117,6 +123,40 @@ function meanLines(trained, [validated, kind], { unit }) {
         hovertemplate: `${arm.arm} ${name}, mean of %{text}: %{y:.4~g}<br>%{x:.4~g} ${unit}<extra></extra>` },
     ];
   }));
+}
+
+// The time of each search on the axis: from the end of the commit before it to the first step after it. Committed steps
+// count no searches.
+export function searches(stages, place) {
+  if (place.axis === "steps") return [];
+  const spans = stages.filter((stage) => stage.search_seconds > 0).map(({ trial_id: trial, first_step: step }) => [`${trial} ${step}`,
+    { trial_id: trial, step, from: step ? place.to(trial, step) : 0, to: place.from(trial, step) }]);
+  return [...new Map(spans).values()].filter(({ from, to }) => from !== null && to > from); // a rolled back stage has that of the next
+}
+
+// A line with a gap at each search: the loss stands still there, at what it was by then. The ends of a gap have no mark.
+export function pausedIn(line, spans) {
+  const [x, y, sizes] = [[], [], []];
+  const add = (...point) => [x, y, sizes].forEach((values, at) => values.push(point[at]));
+  const valueAt = between(line.steps, line.y);
+  let next = 0;
+  line.x.forEach((place, at) => {
+    for (; next < spans.length && spans[next].from < place; next++) {
+      const { from, to, step } = spans[next];
+      const isInside = at > 0 && to <= place && line.y[at] !== null && line.y[at - 1] !== null;
+      if (isInside) [[from, valueAt(step), 0], [null, null, 0], [to, valueAt(step), 0]].forEach((point) => add(...point));
+    }
+    add(place, line.y[at], MARK);
+  });
+  return { ...line, x, y, sizes };
+}
+
+// Searches as hatched areas, on an axis of their own that no zoom moves.
+function hatch(spans) {
+  if (!spans.length) return [];
+  return [{ type: "scatter", mode: "lines", name: "searching", yaxis: "y2", hoverinfo: "skip", line: { width: 0 }, fill: "toself",
+    fillpattern: { shape: "/", size: 7, solidity: 0.2, fgcolor: "#808080" },
+    x: spans.flatMap(({ from, to }) => [from, from, to, to, null]), y: spans.flatMap(() => [0, 1, 1, 0, null]) }];
 }
 
 // Every second stage, as one shape, since hundreds would be slow.

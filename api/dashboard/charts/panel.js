@@ -62,6 +62,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   let make = null;
   let drawn = {};
   let called = title;
+  let part = null; // of the x axis, where other charts follow its zoom; null: all
   let isShown = false; // by the library, which goes on from it
   let isZoomable = !isTouched;
 
@@ -101,7 +102,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
     chart.style.height = layout.height ? `${layout.height}px` : "";
     try {
       const plotly = await load();
-      await plotly.react(chart, traces, { ...themed(layout, ticksInSight(chart, layout)), ...legend(traces), dragmode: dragmode() }, CONFIG);
+      await plotly.react(chart, traces, { ...themed(inPart(layout), ticksInSight(chart, layout)), ...legend(traces), dragmode: dragmode() }, CONFIG);
       if (!isShown) chart.on("plotly_relayout", hear);
       isShown = true;
       patch(failed);
@@ -121,9 +122,17 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   }
 
   function hearZoom(change) {
-    if (change["xaxis.autorange"]) zoomed(null);
-    else if ("xaxis.range[0]" in change) zoomed([change["xaxis.range[0]"], change["xaxis.range[1]"]]);
+    if (change["xaxis.autorange"]) zoomed(part = null);
+    else if ("xaxis.range[0]" in change) zoomed(part = [change["xaxis.range[0]"], change["xaxis.range[1]"]]);
   }
+
+  // Follows another chart's zoom; one that is not drawn yet, once it is.
+  function zoomTo(range) {
+    part = range;
+    if (isShown) window.Plotly.relayout(chart, range ? { "xaxis.range": range } : { "xaxis.autorange": true });
+  }
+
+  const inPart = (layout) => (part ? { ...layout, xaxis: { ...layout.xaxis, range: part, autorange: false } } : layout);
 
   // As zoomed, on the page's background colour.
   async function picture() {
@@ -157,7 +166,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
 
   painters.set(chart, { paint, drawnAs, isEmpty: () => make === null });
   sight.observe(chart);
-  return { body, heading, draw, close };
+  return { body, heading, draw, close, zoomTo };
 }
 
 // A menu of files. It closes after a choice, on Escape, and when it loses the focus.

@@ -1,29 +1,33 @@
 // The learned schedule: rate, density and other changed values at each committed step.
 
 import { duration, figures, number, share } from "../units.js";
-import { joined, lastRate, logAxis, look } from "./look.js";
+import { joined, lastRate, logAxis, look, lookedAlike, named } from "./look.js";
 
 const SEARCH = 0.02; // of the axis, that no commit took
+const TAIL = "after the exported step";
 const GAP = 0.12; // between two rows, as a share of the height
 
 // A row for the learning rate, one for the density if any trial has one, and one for each value that changed; dotted lines
 // where stages begin. Steps that a commit took over from the best probe are thin: the rate of a probe decays.
-export function scheduleChart(schedules, stages, place) {
+// A schedule ends with the exported state; what was trained after it is faint.
+export function scheduleChart(schedules, stages, place, { trials = [], isLogAxis = false } = {}) {
   const shown = schedules.filter((each) => each.entries.length);
   const begins = stages.filter((stage) => stage.trial_id === shown[0]?.trial_id && stage.stage > 0);
   const rules = { type: "path", path: begins.map((stage) => `M${place.from(stage.trial_id, stage.first_step)},0V1`).join(""), yref: "paper",
     opacity: 0.5, line: { color: "#888", width: 1, dash: "dot" } }; // in one: hundreds of shapes are slow
   const rows = [{ name: "learning rate", of: (item) => item.learning_rate, end: lastRate, write: number },
     ...densityRow(shown), ...variedRows(shown)];
+  const tails = shown.map((each) => tailOf(each, stages, trials, place)).filter((each) => each.x.length);
   const names = rows.map((_, at) => (at ? `y${at + 1}` : "y"));
   const height = (1 - GAP * (rows.length - 1)) / rows.length;
   const axes = rows.map((row, at) => [`yaxis${at ? at + 1 : ""}`, {
-    title: { text: row.name }, domain: [tidy(1 - at * (height + GAP) - height), tidy(1 - at * (height + GAP))], ...axisOf(row, shown),
+    title: { text: row.name }, domain: [tidy(1 - at * (height + GAP) - height), tidy(1 - at * (height + GAP))], ...axisOf(row, shown, at ? [] : tails),
   }]);
   return {
-    traces: rows.flatMap((row, at) => rowTraces(shown, row, stages, { place, yaxis: names[at], isFirst: !at })),
+    traces: rows.flatMap((row, at) => rowTraces(shown, row, { stages, place, yaxis: names[at], isFirst: !at }))
+      .concat(lineTraces(tails, { place, yaxis: "y", entry: TAIL, opacity: 0.6, isThin: true, where: ` ${TAIL}` })),
     layout: { height: 200 + 140 * rows.length, shapes: begins.length ? [rules] : [], uirevision: [place.axis, place.unit].join(),
-      xaxis: { title: { text: place.title }, rangemode: "tozero", anchor: names.at(-1) }, ...Object.fromEntries(axes) },
+      xaxis: { ...place.xaxis(isLogAxis), anchor: names.at(-1) }, ...Object.fromEntries(axes) },
     label: shown.map((each) => `${each.label} now learning rate ${number(each.entries.at(-1).learning_rate)}`).join("; ")
       || "no stage is decided yet",
     columns: [["trial", (row) => row.label, "name"], figures("step", (row) => row.step, String),
@@ -58,28 +62,44 @@ function variedRows(shown) {
   }));
 }
 
-function axisOf(row, shown) {
-  const ends = shown.flatMap((each) => each.entries.flatMap((item) => [row.of(item), (row.end ?? row.of)(item)]));
+function axisOf(row, shown, tails) {
+  const ends = shown.flatMap((each) => each.entries.flatMap((item) => [row.of(item), (row.end ?? row.of)(item)])).concat(tails.flatMap(({ y }) => y));
   return row.isCategory ? { type: "category" } : logAxis(ends, row.write);
 }
 
 // Planned values are dotted, and so are steps taken over from a probe.
-function rowTraces(shown, row, stages, { place, yaxis, isFirst }) {
+function rowTraces(shown, row, { stages, place, yaxis, isFirst }) {
   const parts = shown.map((each) => ({ each, ...(isFirst ? parted(each, stages) : { own: each.entries, probed: [] }) }));
   const lines = (entriesOf, of, end) => parts.map(({ each, ...kinds }) => scheduleLine(each, entriesOf(kinds, each), { of, end, place }));
   const dotted = { opacity: 0.7, isThin: true };
   const planned = row.planned ? lines(({ own }, each) => (each.level_name === "density" ? own.filter((item) => item.level !== null) : []), row.planned, row.planned) : [];
   return [
-    ...lineTraces(lines(({ own }) => own, row.of, row.end ?? row.of), { place, yaxis, hasEntry: isFirst, opacity: 1, where: "" }),
+    ...lineTraces(lines(({ own }) => own, row.of, row.end ?? row.of), { place, yaxis, entry: isFirst ? "" : null, opacity: 1, where: "" }),
     ...lineTraces(lines(({ probed }) => probed, row.of, row.end ?? row.of), { place, yaxis, ...dotted, where: " in the probe that was kept" }),
     ...lineTraces(planned, { place, yaxis, ...dotted, where: " planned" }),
   ];
 }
 
-function lineTraces(lines, { place, yaxis, hasEntry = false, opacity, isThin = false, where }) {
-  return joined(lines.filter((line) => line.x.length), (line) => line.arm).map(({ first, ...line }) => ({
-    type: "scatter", mode: "lines", ...line, yaxis, opacity, name: first.arm, legendgroup: first.arm, showlegend: hasEntry,
-    line: isThin ? { ...look(first, 1), dash: "dot" } : look(first, 2.2),
+// From the exported state to the end of the run: the rates with which stages began, and the last one. A rate may fall to 0,
+// which a logarithmic axis cannot show.
+function tailOf(each, stages, trials, place) {
+  const trial = trials.find((one) => one.trial_id === each.trial_id);
+  const last = each.entries.at(-1);
+  const exported = last.step + last.num_steps;
+  if (!trial?.outcome || trial.step <= exported) return { ...each, x: [], y: [] };
+  const later = stages.filter((stage) => stage.trial_id === each.trial_id && stage.num_steps && stage.first_step > exported);
+  const points = [[exported, lastRate(last)], ...later.map((stage) => [stage.first_step, stage.learning_rate]), [trial.step, trial.learning_rate]]
+    .filter(([, rate]) => rate > 0);
+  return { ...each, x: points.map(([step]) => place.to(each.trial_id, step)), y: points.map(([, value]) => value) };
+}
+
+// `entry`: the legend's one entry of all these lines; "": one for each look; null: none.
+function lineTraces(lines, { place, yaxis, entry = null, opacity, isThin = false, where }) {
+  const drawn = lines.filter((line) => line.x.length);
+  return joined(drawn, lookedAlike).map(({ first, ...line }, at) => ({
+    type: "scatter", mode: "lines", ...line, yaxis, opacity, ...named(first, drawn), ...(entry && { name: entry, legendgroup: entry }),
+    showlegend: entry === "" || (entry !== null && at === 0),
+    line: isThin ? { ...look(first, 1), dash: "dot" } : look(first, 2.2, first.seed_index),
     hovertemplate: `%{text}${where}: %{y${typeof line.y[0] === "string" ? "" : ":.4~g"}}<br>%{x:.4~g} ${place.unit}<extra></extra>`,
   }));
 }

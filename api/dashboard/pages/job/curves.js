@@ -13,15 +13,16 @@ const ZOOM_MS = 150; // a wheel zooms many times
 // name, such as the sent bytes, up to the points on the page; `fetchNames` the names of those recorded in training steps.
 export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = async () => []) {
   const tools = element("div", { class: "tools", role: "group", "aria-label": "How the curves are shown" });
-  const loss = panel("Loss", "wide", { tools, zoomed: hearZoom });
-  const schedule = panel("Learned schedule", "wide");
+  const loss = panel("Loss", "wide", { tools, zoomed: (range) => hearZoom(range, schedule) });
+  const schedule = panel("Learned schedule", "wide", { zoomed: (range) => hearZoom(range, loss) });
   let known = { trials: [], series: [], stages: [], schedules: [] };
   let recorded = []; // the names of the series that the menu offers besides what evaluations measure
   let sent = [];
   let drawn = []; // the series that the first chart is of
   let shows = 0; // of `show`: the newest one draws
   let detail = null; // {range, series}: more points of a part of the axis
-  let part = null; // of the axis, that the reader has zoomed to
+  let along = ""; // the axis
+  let part = null; // of it, that the reader has zoomed to
   let timer = null;
   let isTakenBack = false; // since the last `update`
 
@@ -32,11 +33,11 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
     const title = how.metric === LOSS ? "Loss" : how.isRecorded ? how.metric : `Validation ${how.metric}`;
     patch(loss.heading, title);
     return loss.draw(() => lossChart({ training: finerOf(series, LOSS, finer), validation: finerOf(series, how.isRecorded ? how.metric : `validation_${how.metric}`, finer),
-      trials: given.trials, stages: given.stages.filter((stage) => stage.trial_id === focusOf(given)), place, choice: how }), title);
+      trials: given.trials, stages: given.stages.filter((stage) => stage.trial_id === focusOf(given)), searched: given.stages, place, choice: how }), title);
   });
-  const drawSchedule = whenChanged((given, place) => {
+  const drawSchedule = whenChanged((given, place, isLogAxis) => {
     schedule.body.hidden = !given.schedules.some((each) => each.entries.length);
-    return schedule.body.hidden ? undefined : schedule.draw(() => scheduleChart(given.schedules, given.stages, place));
+    return schedule.body.hidden ? undefined : schedule.draw(() => scheduleChart(given.schedules, given.stages, place, { trials: given.trials, isLogAxis }));
   });
   const placed = whenKept((axis, series, bytes) => placing(axis, series.filter((each) => each.name === "loss"), bytes));
 
@@ -48,7 +49,7 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
 
   async function update(given) {
     known = given;
-    if (isTakenBack && part) hearZoom([...part]);
+    if (isTakenBack && part) look([...part]);
     isTakenBack = false;
     await show();
     const names = await fetchNames(given.trials).catch(() => recorded); // without them the menu stays as it is
@@ -65,8 +66,18 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
     if (bytes) sent = begun(bytes, known.stages);
     drawn = values ? withLooks(values, known.trials) : known.series;
     const place = placed(choice.x, known.series, sent);
+    turnTo([place.axis, place.unit, choice.logx].join());
     const wanted = JSON.stringify({ metric, isRecorded: isRecorded(known, metric), smooth: choice.smooth, isLog: choice[scaleOf(metric)], isLogAxis: choice.logx, isEach: choice.seeds === "each" });
-    await Promise.all([drawLoss(known, drawn, place, detail, wanted), drawSchedule(known, place)]);
+    await Promise.all([drawLoss(known, drawn, place, detail, wanted), drawSchedule(known, place, choice.logx)]);
+  }
+
+  // A part of one axis is none of another.
+  function turnTo(axis) {
+    if (part && axis !== along) {
+      [part, detail] = [null, null];
+      for (const chart of [loss, schedule]) chart.zoomTo(null);
+    }
+    along = axis;
   }
 
   const isRecorded = ({ trials }, metric) => metric !== LOSS && !metricsOf(trials).includes(metric);
@@ -97,7 +108,14 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
   const check = (label, name) => element("label", { key: name }, element("input", { type: "checkbox", checked: choice[name] ? "" : null,
     onchange: ({ currentTarget }) => choose(name, currentTarget.checked) }), ` ${label}`);
 
-  function hearZoom(range) {
+  // Both charts show one part of the axis.
+  function hearZoom(range, other) {
+    if (String(range) === String(part)) return; // it follows the other one
+    look(range);
+    other.zoomTo(range);
+  }
+
+  function look(range) {
     clearTimeout(timer);
     part = range;
     if (!range) return reset();
@@ -132,7 +150,7 @@ const metricsOf = (trials) => [...new Set(trials.flatMap((trial) => Object.keys(
 
 // Series with the name and colour of their trial.
 const withLooks = whenKept((series, trials) => {
-  const looks = new Map(trials.map(({ trial_id: trial, label, arm_index, is_first_seed }) => [trial, { label, arm_index, is_first_seed }]));
+  const looks = new Map(trials.map(({ trial_id: trial, label, arm_index, is_first_seed, seed_index }) => [trial, { label, arm_index, is_first_seed, seed_index }]));
   return series.map((each) => ({ ...each, ...looks.get(each.trial_id) }));
 });
 

@@ -5,7 +5,7 @@ import { sampleNames } from "../../charts/sweep.js";
 import { element, empty, inTurn, patch, whenChanged, whenKept } from "../../dom.js";
 import { isWholeId, jobsOf } from "../../finding.js";
 import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
-import { mayStopTrials, TRAINING, trialName } from "../../states.js";
+import { isOver, mayStopTrials, TRAINING, trialName } from "../../states.js";
 import { choices } from "./choices.js";
 import { controls, trialStop } from "./controls.js";
 import { curves } from "./curves.js";
@@ -19,6 +19,7 @@ import { progressTable } from "./progress.js";
 import { recordedNames } from "./recorded.js";
 import { specification } from "./specification.js";
 import { stageList } from "./stages.js";
+import { summary } from "./summary.js";
 import { sweep } from "./sweep.js";
 import { armTable, billTable, crossings, notes, optionTables, unfinished } from "./tables.js";
 import { timeline } from "./timeline.js";
@@ -38,15 +39,22 @@ export function jobPage(root, id, _, ask) {
   const chosen = choices(CHOICES, (name) => (name in DRAWN ? drawPanels(held) : redraw()).catch(ask));
   const [shown, lanes, why, traffic, stored, printed, text] = [curves(id, chosen, fetchSeries, recordedNames(id)), timeline(id), decisions(id, chosen), wire(fetchSent), files(id), logs(id), specification()];
   const [ranked, stages, several] = [sweep(chosen), stageList(), drawnChoice(chosen)];
-  const panels = element("div", { class: "panels", hidden: "" }, progress, ...ranked.bodies, several.body, shown.loss, arms, shown.schedule, lanes.body, stages.body, why.body, why.calibration,
-    ...traffic.bodies, bill);
+  const headline = summary();
+  const panels = element("div", { class: "panels", hidden: "" });
   const about = element("div", { class: "panels", hidden: "" }, printed.body, lanes.history, stored.attempts, stored.body, text.body);
-  root.replaceChildren(head, actions.body, waiting, panels, about);
+  root.replaceChildren(head, headline.body, actions.body, waiting, panels, about);
   let held = null;
   let others = heldSeries(id); // what snapshots leave out
   let drawn = null; // the ids of the trials that charts draw; null: all
   let me = null;
   let isGone = false;
+
+  // How far a job is comes first while it runs; once it is over, what came of it.
+  const arrange = whenChanged((hasEnded) => {
+    const told = [several.body, shown.loss, ...(hasEnded ? [] : [arms]), shown.schedule, lanes.body, stages.body, why.body, why.calibration, ...traffic.bodies];
+    patch(panels, ...(hasEnded ? [...ranked.bodies, arms, bill, ...told, progress] : [progress, ...ranked.bodies, ...told, bill]));
+  });
+  arrange(false);
 
   const inOrder = inTurn(look); // a change is merged into what it is a change of
   const refresh = () => inOrder(true);
@@ -75,7 +83,8 @@ export function jobPage(root, id, _, ask) {
     actions.body.hidden = about.hidden = false;
     patch(head, ...heading(held.job));
     actions.update(held.job, me);
-    panels.hidden = held.job.started_at === null;
+    panels.hidden = headline.body.hidden = held.job.started_at === null;
+    arrange(isOver(held.job));
     patch(waiting, panels.hidden ? element("div", { class: "panel" }, empty(waitingText(held.job))) : null);
     printed.update(held.job);
     text.update(held.job);
@@ -88,7 +97,7 @@ export function jobPage(root, id, _, ask) {
   function showUnread(job) {
     document.title = `${job.state} · ${job.name} – Wiretune`;
     actions.body.hidden = about.hidden = false;
-    stored.attempts.hidden = stored.body.hidden = panels.hidden = true;
+    stored.attempts.hidden = stored.body.hidden = panels.hidden = headline.body.hidden = true;
     patch(head, ...heading(job));
     actions.update(job, me);
     patch(waiting, element("div", { class: "panel" }, empty(waitingText(job))));
@@ -114,7 +123,7 @@ export function jobPage(root, id, _, ask) {
     patch(waiting, element("div", { class: "panel spaced" }, links.length
       ? element("div", {}, "Several jobs go by ", element("code", {}, id), ":", element("ul", {}, ...links))
       : empty("There is no job ", element("code", {}, id), " that you may see. It may have been removed. ", element("a", { href: "/" }, "All jobs"))));
-    panels.hidden = actions.body.hidden = about.hidden = true;
+    panels.hidden = headline.body.hidden = actions.body.hidden = about.hidden = true;
   }
 
   // Unchanged parts stay the same objects, labels included, so that readers can compare by identity.
@@ -164,7 +173,8 @@ export function jobPage(root, id, _, ask) {
     const phase = (trial, steps) => (trial.isPruned ? "pruned" : trial.outcome === "completed" && trial.stopped_by ? "stopped" : trial.outcome) ?? (steps && TRAINING.includes(job.state) ? `searching, ${steps} steps so far` : unfinished(trial, job));
     const stop = mayStopTrials(me, job, trials) ? (trial) => trialStop(job, trial, changed) : null;
     patch(progress, element("h2", {}, "Progress"), progressTable(billed, named, job, phase, stop));
-    patch(arms, element("h2", {}, "Arms"), armTable(report), ...(job.spec.seeds.length > 1 ? [] : crossings(report)), ...notes(known(report.trials, arranged(job.spec))));
+    patch(arms, element("h2", {}, "Arms"), armTable(report), ...crossings(report), ...notes(known(report.trials, arranged(job.spec))));
+    headline.update(report, trials, named);
     stages.update(named, job);
     patch(bill, element("h2", {}, "Bill"), billTable(billed, job, report.prices), ...optionTables(billed));
   });
@@ -185,5 +195,6 @@ function known(rows, plan) {
     label: trialName(each.arm, each.seed, plan),
     arm_index: plan.names.indexOf(each.arm),
     is_first_seed: each.seed === plan.seeds[0],
+    seed_index: Math.max(0, plan.seeds.indexOf(each.seed)),
   }));
 }

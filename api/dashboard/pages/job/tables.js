@@ -5,6 +5,7 @@ import { element, empty, table } from "../../dom.js";
 import { isOver, TRAINING } from "../../states.js";
 import { besides, duration, estimates, figures, level, loss, money, number, share, size, spread, tested } from "../../units.js";
 import { linkText } from "./heading.js";
+import { crossingOf } from "./summary.js";
 
 export function stageTable(stages, job) {
   if (!stages.length) return empty(isOver(job) ? "No stage was decided." : "No stage is decided yet: the first search is under way.");
@@ -42,14 +43,14 @@ export function armTable(report) {
   ], report.arms, { key: (arm) => arm.arm });
 }
 
-// When the first arm reached another's final result; with several seeds, see the table.
+// When the first arm reached another's final result; of several seeds, the median.
 export function crossings(report) {
-  const first = report.arms[0].arm;
-  return report.trials.filter((trial) => trial.crossing).map((trial) => {
-    const { value: goal, seconds: reached, other_seconds: other } = trial.crossing;
-    const where = `the ${report.metric} at which ${trial.arm} ended (${loss(goal)})`;
-    return element("p", { class: "fact" }, reached === null ? `${first} did not reach ${where}.`
-      : `${first} reached ${where} after ${duration(reached)} instead of ${duration(other)}.`);
+  const [{ arm: first }, ...others] = report.arms;
+  return others.map(({ arm }) => ({ arm, found: crossingOf(report, arm) })).filter(({ found }) => found !== null).map(({ arm, found }) => {
+    const where = `the ${report.metric} at which ${arm} ended (${loss(found.value)})`;
+    const seeds = found.num_seeds > 1 ? ` (median of ${found.num_seeds} seeds)` : "";
+    return element("p", { class: "fact" }, found.seconds === Infinity ? `${first} did not reach ${where}${seeds}.`
+      : `${first} reached ${where} after ${duration(found.seconds)} instead of ${duration(found.other_seconds)}${seeds}.`);
   });
 }
 

@@ -1,0 +1,112 @@
+"""Searches and seeds in the charts of a job's page: hatched time, one axis for two charts, one bad probe."""
+
+import pytest
+
+from api.http.routes.page import DASHBOARD
+from tests.api.dashboard.test_page_answers import CURVES, played
+from tests.api.dashboard.test_page_job_modules import call, pytestmark as needs_node
+
+pytestmark = needs_node
+
+LOOK = {"trial_id": "a", "label": "tuned", "arm": "tuned", "arm_index": 0, "is_first_seed": True, "seed_index": 0}
+#: Four steps of a second each; a search of 6 s lies between the second and the third.
+SERIES = LOOK | {"steps": [0, 1, 2, 3], "seconds": [1, 2, 9, 10], "values": [4.0, 3.0, 2.0, 1.0]}
+SEARCHED = {"trial_id": "a", "stage": 1, "first_step": 2, "num_steps": 2, "search_seconds": 6.0, "forecast": None}
+CHOICE = {"metric": "loss", "smooth": 0, "isLog": False, "isLogAxis": False, "isEach": True}
+PLACE = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing(axis, series, series)'
+
+
+def loss_chart(axis, *, stages=(SEARCHED,)):
+    given = "training: [], validation: series, trials, stages, choice"
+    trials = [LOOK | {"outcome": None, "metric_directions": {}}]
+    expression = f"it.lossChart({{ {given}, place: {PLACE} }})"
+    return call("charts/loss.js", expression, axis=axis, series=[SERIES], stages=stages, trials=trials, choice=CHOICE)
+
+
+def test_a_search_is_hatched_from_the_commit_before_it_and_the_line_pauses_there():
+    line, _, hatched = loss_chart("seconds")["traces"]
+
+    assert (hatched["name"], hatched["x"][:4]) == ("searching", [2, 2, 9, 9])
+    assert line["x"] == [1, 2, 2, None, 9, 9, 10] and line["y"] == [4, 3, 2, None, 2, 2, 1]
+    assert line["marker"]["size"] == [5, 5, 0, 0, 0, 5, 5]  # only evaluations have marks
+
+
+@pytest.mark.parametrize(("axis", "stages"), [("steps", [SEARCHED]), ("seconds", [SEARCHED | {"search_seconds": 0}])])
+def test_where_no_time_was_searched_nothing_is_hatched(axis, stages):
+    chart = loss_chart(axis, stages=stages)
+
+    assert [trace["name"] for trace in chart["traces"] if trace["name"] == "searching"] == []
+    assert None not in chart["traces"][0]["y"]
+
+
+def test_the_first_search_is_hatched_from_the_beginning():
+    *_, hatched = loss_chart("seconds", stages=[SEARCHED | {"first_step": 0}])["traces"]
+
+    assert hatched["x"][:4] == [0, 0, 1, 1]
+
+
+def schedule_chart(trials, stages=(), *, exported=2):
+    entry = {"step": 0, "num_steps": exported, "learning_rate": 0.5, "final_learning_rate": None, "piece_steps": None}
+    entries = [entry | {"level": None, "density": None, "threshold": None, "values": {}}]
+    schedules = [trial | {"entries": entries, "level_name": "density"} for trial in trials]
+    expression = f"it.scheduleChart(schedules, stages, {PLACE}, {{ trials }})"
+    given = {"axis": "seconds", "series": [SERIES | trial for trial in trials], "schedules": schedules}
+    return call("charts/schedule.js", expression, **given, trials=trials, stages=list(stages))
+
+
+def test_loss_and_schedule_have_one_range_of_the_axis():
+    loss, schedule = loss_chart("seconds"), schedule_chart([LOOK | {"outcome": None}])
+
+    assert loss["layout"]["xaxis"]["autorangeoptions"] == schedule["layout"]["xaxis"]["autorangeoptions"]
+    assert schedule["layout"]["xaxis"]["autorangeoptions"]["maxallowed"] > 10
+
+
+def test_what_was_trained_after_the_exported_step_is_faint_and_said_to_be():
+    over = LOOK | {"outcome": "completed", "step": 4, "learning_rate": 0.05}
+    later = SEARCHED | {"first_step": 3, "learning_rate": 0.25, "promoted": None, "probes": []}
+
+    whole, tail = schedule_chart([over], [later])["traces"]
+
+    assert (tail["name"], tail["x"], tail["y"]) == ("after the exported step", [2, 9, 10], [0.5, 0.25, 0.05])
+    assert tail["opacity"] < whole["opacity"]
+    assert len(schedule_chart([LOOK | {"outcome": None, "step": 4, "learning_rate": 0.5}])["traces"]) == 1
+
+
+def test_seeds_of_an_arm_are_lines_that_a_reader_can_tell_apart():
+    seeds = [
+        LOOK | {"trial_id": str(at), "label": f"tuned seed {at}", "seed_index": at, "outcome": None} for at in (0, 1)
+    ]
+
+    lines = schedule_chart(seeds)["traces"]
+
+    assert [line["name"] for line in lines] == ["tuned seed 0", "tuned seed 1"]
+    assert len({line["line"]["dash"] for line in lines}) == 2 and len({line["line"]["color"] for line in lines}) == 1
+
+
+def test_a_zoom_of_one_chart_is_that_of_the_other_until_both_show_the_whole():
+    found = played(
+        CURVES
+        + """
+      const told = [];
+      const charts = [];
+      globalThis.Plotly.react = (chart) => { chart.on = (_, hear) => charts.push({ chart, hear }); };
+      globalThis.Plotly.relayout = (chart, fields) => {
+        told.push([charts.findIndex((each) => each.chart === chart), fields]);
+        charts.find((each) => each.chart === chart).hear(fields);
+      };
+      const entry = { step: 0, num_steps: 300, learning_rate: 1, final_learning_rate: null, density: null, values: {} };
+      const shown = curves("job-1", { held: choice }, null);
+      document.body.append(shown.loss, shown.schedule);
+      seeAll();
+      await shown.update({ ...held(0, 100, 200, 300), schedules: [{ ...trial, entries: [entry] }] });
+      const [loss, schedule] = charts;
+      loss.hear(rangeOf(0, 100));
+      schedule.hear(rangeOf(50, 80));
+      schedule.hear({ "xaxis.autorange": true });
+      return told;
+    """,
+        ("{ curves }", "pages/job/curves.js"),
+    )
+
+    whole = {"xaxis.autorange": True}
+    assert found == [[1, {"xaxis.range": [0, 100]}], [0, {"xaxis.range": [50, 80]}], [0, whole]]

@@ -1,0 +1,112 @@
+"""The tiles under a job's heading: what was chosen, what it reached, how soon, and what it sent."""
+
+import pytest
+
+from tests.api.dashboard.test_page_answers import of_job
+from tests.api.dashboard.test_page_job_modules import call, pytestmark as needs_node
+
+pytestmark = needs_node
+
+
+def trial(arm, seed, *, loss=None, crossing=None, sent=1_000_000):
+    bill = {"bytes_sent": sent, "bytes_dense": 4_000_000, "seconds_search": 2.0, "seconds_training": 10.0}
+    outcome = None if loss is None else "completed"
+    found = {"trial_id": f"{arm}.{seed}", "arm": arm, "outcome": outcome, "validation_loss": loss, "bill": bill}
+    return found | {"validation_metrics": {}, "crossing": crossing and dict(zip(CROSSING, crossing, strict=True))}
+
+
+def stage(arm, seed, *, rate, num_probes=3, number=0):
+    found = {"trial_id": f"{arm}.{seed}", "stage": number, "learning_rate": rate, "level": 0.1, "level_name": "density"}
+    return found | {"probes": [{}] * num_probes, "reason": f"{rate} of a plateau"}
+
+
+CROSSING = ("value", "seconds", "other_seconds")
+
+
+def tiles(trials, stages=(), *, best=None, sweep=None):
+    arms = [{"arm": arm} for arm in dict.fromkeys(each["arm"] for each in trials) if not arm.startswith("sample")]
+    report = {"metric": "loss", "metric_directions": {}, "best_arm": best, "sweep": sweep, "arms": arms}
+    given = {"report": report | {"trials": trials}, "trials": trials, "stages": list(stages)}
+    return call("pages/job/summary.js", "it.tilesOf(report, trials, stages)", **given)
+
+
+def test_the_time_to_a_baselines_loss_is_the_median_over_seeds():
+    tuned = [trial("tuned", seed, loss=0.2) for seed in range(3)]
+    dense = [trial("dense", at, loss=0.4, crossing=(0.4, reached, 20)) for at, reached in enumerate((3, 5, None))]
+
+    _, time, _ = tiles([*tuned, *dense])
+
+    assert time["name"] == "time to the loss of dense" and time["value"] == "5 s instead of 20 s"
+    assert "median of 3 seeds, of which 2 got there" in time["note"]
+
+
+def test_a_loss_that_most_seeds_never_reached_was_not_reached():
+    dense = [trial("dense", at, loss=0.1, crossing=(0.1, reached, 20)) for at, reached in enumerate((3, None, None))]
+
+    _, time, _ = tiles([*(trial("tuned", seed, loss=0.2) for seed in range(3)), *dense])
+
+    assert time["value"] == "not reached instead of 20 s"
+
+
+def test_a_result_stands_beside_that_of_the_best_other_arm():
+    result, *_ = tiles([trial("tuned", 0, loss=0.3), trial("dense", 0, loss=0.4), trial("slow", 0, loss=0.9)])
+
+    assert result["name"] == "result of tuned against dense"
+    assert (result["value"], result["note"]) == ("loss 0.3000 instead of 0.4000", "25 % lower; one seed")
+
+
+def test_what_was_chosen_is_that_of_the_newest_search_of_each_seed():
+    later = [stage("tuned", 0, rate=0.5, num_probes=0, number=1)]  # no search: the rate decays
+
+    chosen, *_ = tiles(
+        [trial("tuned", 0), trial("tuned", 1), trial("tuned", 2)],
+        [stage("tuned", 0, rate=0.25), *later, stage("tuned", 1, rate=2.0), stage("tuned", 2, rate=1.0, num_probes=0)],
+    )
+
+    assert chosen["value"] == "learning rate 0.25 to 2, density 10 %"
+    assert chosen["note"] == "2 of 3 seeds searched; 0.25 of a plateau"
+
+
+def test_what_was_sent_is_that_of_the_best_arm():
+    *_, sent = tiles([trial("tuned", 0, loss=0.3), trial("dense", 0, loss=0.2, sent=4_000_000)], best="tuned")
+
+    assert (sent["name"], sent["value"]) == ("sent by tuned, the best arm", "1.0 MB")
+    assert sent["note"] == "75 % less than dense, which is 4.0 MB; searching took 20 % of the time"
+
+
+@pytest.mark.parametrize(
+    ("trials", "names"),
+    [([], []), ([trial("tuned", 0, sent=0)], []), ([trial("tuned", 0, loss=0.3, sent=0)], ["result of tuned"])],
+)
+def test_what_is_not_known_has_no_tile(trials, names):
+    assert [tile["name"] for tile in tiles(trials)] == names
+
+
+def test_a_sweep_is_told_by_its_best_sample():
+    ranking = {"ranking": [{"arm": "sample-1"}, {"arm": "sample-0"}]}
+
+    found = tiles(
+        [trial("dense", 0, loss=0.4), trial("sample-0", 0, loss=0.9), trial("sample-1", 0, loss=0.1)], sweep=ranking
+    )
+
+    assert found[0]["name"] == "result of sample-1 against dense" and found[1]["name"] == "sent by sample-1"
+
+
+@pytest.mark.parametrize(("is_over", "ends"), [(False, ["progress", "bill"]), (True, ["arms", "progress"])])
+def test_a_job_that_is_over_begins_with_what_came_of_it(http, reporting, is_over, ends):
+    if is_over:
+        reporting.run_to_the_end()
+    else:
+        reporting.start("tuned")
+
+    found = of_job(
+        """
+      await jobPage(root, id, null, () => {}).refresh();
+      const panels = root.childNodes.find((each) => each.getAttribute("class") === "panels");
+      return panels.childNodes.map((each) => each.getAttribute("id"));
+    """,
+        http,
+        reporting,
+    )
+
+    assert [name for name in found if name in ("progress", "arms", "bill")][::2] == ends and found[-1] == ends[1]
