@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
-from sinks import Memory
 from suite.tasks import TASKS
 
 from service.cluster import trial
+from service.cluster.sink import MemorySink
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import ProbeDone, TrialFinished
@@ -46,7 +46,7 @@ def job(task: str, factor: float, seed: int) -> TrialSpec:
 
 def row(task: str, factor: float, seed: int, *, is_one_each: bool) -> dict[str, object]:
     """Train a run; without one candidate per worker, all workers train each."""
-    spec, sink = job(task, factor, seed), Memory()
+    spec, sink = job(task, factor, seed), MemorySink()
     num_alone = NUM_WORKERS if is_one_each else 1
     with (
         patch.object(ReplicaConfig, "num_alone", lambda config, num_workers: num_alone),

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from rows import append, read
-from sinks import Memory
 
 from search.sweep.draw import designed
 from search.sweep.propose import Seen, propose
 from search.sweep.ranking import Mark, fronts, pruned, saved_share
 from search.sweep.spec import SampleValues, SweepConfig
+from service.cluster.sink import MemorySink
 from service.cluster.trial import train
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
@@ -71,7 +71,7 @@ class Pair:
     def train(self, values: SampleValues) -> Json:
         """Train a sample to the end of its budget, and return what it measured at each rung and at the end."""
         self._group.load(self._start)
-        sink, self._num_trained = Memory(), self._num_trained + 1
+        sink, self._num_trained = MemorySink(), self._num_trained + 1
         name = f"sample.{self._num_trained}"
         ended = train(self.trial(values), self._group, sink, trial_id=name, storage_url=f"file://{self._folder}")
         rungs = [record for record in sink.records if isinstance(record, RungReached)]

@@ -27,9 +27,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 from rows import append, read
-from sinks import Unasked
 
 from search.config import Budget, ControllerConfig
+from service.cluster.sink import UnaskedSink
 from service.cluster.trial import train
 from service.job.parts import Checkpointing, Objective, TrialSpec, Workers
 from service.wire.records import AnyRecord, MetricPoints, StageDecided, TrialFinished
@@ -183,7 +183,7 @@ def runs_of(name: str, arm: str, seed: int, reach: int) -> Iterator[Run]:
             yield Run(name, arm, rate, seed)
 
 
-class Notes(Unasked):
+class Notes(UnaskedSink):
     """A trial's sink that keeps the decisions and the last training losses."""
 
     def __init__(self) -> None:

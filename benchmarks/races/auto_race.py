@@ -7,8 +7,8 @@ from typing import Any
 
 from races import tasks
 from races.race import Validation, crossing
-from sinks import Unasked
 
+from service.cluster.sink import UnaskedSink
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Billed, Control, MetricPoints, StageDecided, TrialFinished, TrialStarted
@@ -62,7 +62,7 @@ def exchange_part(arm: str) -> Json:
     return part | ({"sync": {"kind": LOCAL, "period": int(option.level or 1)}} if option.kind == LOCAL else {})
 
 
-class Watcher(Unasked):
+class Watcher(UnaskedSink):
     """A trial's sink that stops it at the loss, or after `patience_s` of its clock or `patience_steps`."""
 
     def __init__(self, target: float, patience_s: float, patience_steps: float = math.inf) -> None:

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from rows import append, read
-from sinks import Memory
 
+from service.cluster.sink import MemorySink
 from service.cluster.trial import train
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
@@ -90,7 +90,7 @@ class Run:
 
 def measured(spec: TrialSpec) -> Row:
     """Train a trial by two processes, and return what came of it as JSON-compatible data."""
-    sink = Memory()
+    sink = MemorySink()
     with tempfile.TemporaryDirectory() as folder, ProcessGroup(spec.replica, 2, device="cpu") as group:
         finished = train(spec, group, sink, trial_id="run", storage_url=folder)
     decisions = sink.of(StageDecided)

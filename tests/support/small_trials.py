@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from search.types import Steer
 from service.cluster import trial
 from service.cluster.reporter import Stopped
+from service.cluster.sink import MemorySink
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Checkpointed, Control, TrialFinished
@@ -22,29 +22,8 @@ def digits_trial(**fields: Any) -> TrialSpec:
     return next(JobSpec.model_validate(job | fields).trials())
 
 
-class Memory:
-    """Keeps the records, whichever thread they come from."""
-
-    def __init__(self) -> None:
-        self.records: list[AnyRecord] = []
-
-    def report(self, *records: AnyRecord) -> None:
-        self.records.extend(records)
-
-    def flush(self, *records: AnyRecord) -> None:
-        self.report(*records)
-
-    def is_clear(self) -> bool:
-        return True
-
-    def asked(self) -> Control:
-        return Control.RUN
-
-    def steers(self) -> tuple[Steer, ...]:
-        return ()
-
-    def of(self, *kinds: type) -> list[Any]:
-        return [record for record in self.records if isinstance(record, kinds)]
+class Memory(MemorySink):
+    """Keeps the records, and tells of the end."""
 
     @property
     def finished(self) -> TrialFinished:
