@@ -219,8 +219,12 @@ class State:
         return {LIVE: Image(tensors_of(self._parts), scalars_of(self._parts)), **self._slots}
 
     def adopt(self, images: Mapping[str, Image]) -> None:
-        """Take over another rank's `images`, tensors included. State that they leave out stays as it is."""
+        """Take over another rank's `images`, tensors included, and forget slots that it does not have.
+
+        State that the images leave out stays as it is.
+        """
         mine = self.images()
+        self._slots = {}
         for slot, image in images.items():
             kept = mine.get(slot, mine[LIVE])
             missing = {name: tensor.clone() for name, tensor in kept.tensors.items() if name not in image.tensors}

@@ -49,3 +49,14 @@ def test_a_state_arrives_whole_in_messages_that_a_slow_link_passes_within_the_ti
         received = taker.images()[slot].tensors
         assert all(torch.equal(tensor, received[name]) for name, tensor in image.tensors.items())
     assert max(loop.sent) == PIECE_BYTES
+
+
+def test_slots_that_the_others_have_forgotten_are_forgotten() -> None:
+    giver, taker, loop = _state(2.0), _state(1.0), Loop()
+    giver.snapshot("stage")
+    taker.snapshot("earlier stage")
+
+    give(giver, loop, 1, without="before the average")
+    take(taker, loop, 0)
+
+    assert taker.images().keys() == giver.images().keys()
