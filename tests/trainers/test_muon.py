@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.muon import MuonWithAdamW, orthogonal
-from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.optimizer import Optimizer
 from trainers.methods.optimizer.spec import MuonConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.workload import WorkloadError

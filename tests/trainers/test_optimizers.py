@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from trainers.methods.optimizer import optimizers
-from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.optimizer import Optimizer
 from trainers.methods.optimizer.spec import (
     AdamWConfig,
     FromExchangeConfig,

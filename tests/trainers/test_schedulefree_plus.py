@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from trainers.methods.optimizer import optimizers
-from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.optimizer import Optimizer
 from trainers.methods.optimizer.schedulefree_plus import ScheduleFreePlus
 from trainers.methods.optimizer.spec import ScheduleFreePlusConfig
 from trainers.spec.workloads import DigitsMlp

@@ -11,7 +11,7 @@ from trainers.methods.activations.dropit.dropit import Activations, SavedTensors
 from trainers.methods.blocks import blocks
 from trainers.methods.blocks.blocks import Blocks
 from trainers.methods.optimizer import optimizers
-from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.optimizer import Optimizer
 from trainers.methods.optimizer.spec import contenders
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.snapshot import Buffers, RandomState, Steps, Tensors

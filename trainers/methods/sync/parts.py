@@ -8,7 +8,7 @@ from trainers.exchange.exchange import Exchange
 from trainers.exchange.gradients import Gradients, Pooled
 from trainers.exchange.node_links import NodeLinks
 from trainers.methods.blocks.blocks import Blocks
-from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.optimizer import Optimizer
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.shared.averaging import Iterate, Meeting
 from trainers.methods.sync.shared.background_thread import Background

@@ -22,7 +22,7 @@ from trainers.exchange.step_result import Exchanged
 from trainers.methods import build as methods
 from trainers.methods.exchange.auto.exchange import AutoExchange
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig, Option, by_kind, exchange_of
-from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.optimizer import Optimizer
 from trainers.methods.sync.local_sgd.policy import LocalSgd
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
