@@ -62,6 +62,16 @@ def test_each_service_says_whether_it_is_healthy_and_workers_have_a_profile() ->
     assert services["worker"]["command"] == services["worker-gpu"]["command"]
 
 
+def test_the_logs_of_each_container_and_of_ray_are_bounded() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+
+    assert {service["logging"]["driver"] for service in services.values()} == {"local"}
+    for name in ("head", "worker", "worker-gpu"):
+        environment = services[name]["environment"]
+        size, number = (int(environment[f"RAY_ROTATION_{each}"]) for each in ("MAX_BYTES", "BACKUP_COUNT"))
+        assert size * (number + 1) < 250e6
+
+
 def test_the_service_refuses_code_of_users_unless_a_variable_allows_it() -> None:
     services = yaml.safe_load(COMPOSE.read_text())["services"]
 

@@ -112,6 +112,16 @@ def test_kuberay_takes_the_ray_cluster(overlay: list[dict[str, Any]]) -> None:
         jsonschema.validate(cluster, schema)
 
 
+def test_the_disk_that_a_pod_of_ray_takes_is_bounded(overlay: list[dict[str, Any]]) -> None:
+    for cluster in (kind(BASE, "RayCluster"), kind(overlay, "RayCluster")):
+        groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+        for container in (group["template"]["spec"]["containers"][0] for group in groups):
+            assert "ephemeral-storage" in container["resources"]["limits"]
+            assert {"RAY_ROTATION_MAX_BYTES", "RAY_ROTATION_BACKUP_COUNT"} <= {
+                each["name"] for each in container["env"]
+            }
+
+
 def test_a_new_image_replaces_the_pods_of_ray() -> None:
     cluster = kind(BASE, "RayCluster")
 
