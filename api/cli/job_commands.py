@@ -248,10 +248,11 @@ def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) 
     with open_client(url, key) as client:
         view = client.job(client.find(job)).view
         found = None if view.unread else report.result(client, view, with_all_schedules=as_json)
+        attempts = () if as_json else client.attempts(view.id)
     if as_json:
         print_json(found or {"job": view})
         return
-    for line in where_it_is(view):
+    for line in where_it_is(view, attempts):
         say(console(), line)
     if found is not None and view.started_at is not None:
         print_result(found, with_trials=True)

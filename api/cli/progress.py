@@ -1,7 +1,7 @@
 """A job's progress as lines of text, from the public API alone."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from pydantic import ValidationError
@@ -19,7 +19,7 @@ from service.job.sweep import at
 from service.wire.jobs import JobView
 from service.wire.records import Bill
 from service.wire.stored import UnreadJob
-from service.wire.trials import ProbeView, StageView, TrialView
+from service.wire.trials import AttemptView, ProbeView, StageView, TrialView
 
 #: Training seconds between two lines about a trial without decisions, and their least share of the budget.
 _QUIET_S, _QUIET_SHARE = 5.0, 0.01
@@ -143,11 +143,11 @@ def level_name(spec: JobSpec | UnreadJob, trial: TrialView) -> str:
     return (own or spec.exchange).level_name
 
 
-def where_it_is(job: JobView) -> Iterator[str]:
-    """Yield the job's state, its reason, and the request."""
+def where_it_is(job: JobView, attempts: Sequence[AttemptView]) -> Iterator[str]:
+    """Yield the job's state, its reason, and the request; `attempts` are the job's own."""
     yield f"{job.id}  {job.name}"
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
-    yield f"{job.state}{_since(job)}{attempt}"
+    yield f"{job.state}{_since(job, attempts)}{attempt}"
     yield from _why(job)
     if isinstance(job.spec, JobSpec):
         yield _asked_for(job.spec)
@@ -197,10 +197,17 @@ def _given_s(seconds: float) -> str:
     return " ".join([*parts, *([f"{seconds:.9g} s"] if seconds else [])])
 
 
-def _since(job: JobView) -> str:
-    if job.started_at is not None and job.finished_at is not None:
-        return f" after {duration((job.finished_at - job.started_at).total_seconds(), 0)}"
-    moment = job.finished_at or job.started_at or job.created_at
+def _since(job: JobView, attempts: Sequence[AttemptView]) -> str:
+    """Return for how long an ended job held its workers, without pauses, or since when another has or lacks them.
+
+    When a job with attempts was queued again is not known.
+    """
+    if job.finished_at is not None and attempts:
+        held_s = sum(((each.ended_at or job.finished_at) - each.began_at).total_seconds() for each in attempts)
+        return f" after {duration(held_s, 0)}"
+    if job.state is JobState.QUEUED and attempts:
+        return ""
+    moment = (attempts[-1].ended_at or attempts[-1].began_at) if attempts else job.finished_at or job.created_at
     return f" since {figures.moment(moment)}"
 
 

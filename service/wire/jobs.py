@@ -88,7 +88,7 @@ class JobProgress(View):
         description="of its trials' budgets that is spent, 0 to 1; a trial that completed has spent its"
     )
     seconds_left: float | None = Field(
-        description="until the budgets are spent, at the pace so far; null: not known, or the job is over"
+        description="until the budgets are spent, at the pace so far; null: not known, or no trial trains now"
     )
     num_trials: int
     num_finished: int

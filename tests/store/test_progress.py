@@ -37,7 +37,7 @@ def test_a_job_that_has_not_begun_has_spent_nothing(store, make_spec):
     told = listed(store, job_id)
 
     assert (told.share, told.num_finished, told.losses) == (0.0, 0, ())
-    assert told.seconds_left == 40 * told.num_trials
+    assert told.seconds_left is None
 
 
 def test_the_cap_that_is_reached_first_tells_how_far_a_trial_is(store, make_spec, begin):
@@ -82,7 +82,17 @@ def test_a_trial_that_diverged_has_spent_what_it_spent_and_needs_no_more(store, 
 
     assert (told.num_finished, told.num_trials) == (1, 1)
     assert told.share == pytest.approx(0.03)
-    assert told.seconds_left == 0
+    assert told.seconds_left is None
+
+
+def test_no_time_is_left_to_tell_while_the_rest_of_the_trials_has_yet_to_begin(store, make_spec, begin):
+    arms = [{"name": "one"}, {"name": "two"}]
+    driver = begin(store.add_job(make_spec(budget={"seconds": 3600}, arms=arms))[0].id)
+    driver.send(started(driver))
+    during = listed(store, driver.job_id).seconds_left
+    driver.send(finished(driver.trial_id))
+
+    assert (during, listed(store, driver.job_id).seconds_left) == (7200, None)
 
 
 @pytest.mark.parametrize("budget", [{"seconds": 3600}, {"steps": 600}])

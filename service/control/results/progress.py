@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from service.control.metrics import points
 from service.control.models import JobRow, TrialRow
-from service.job.states import TERMINAL
+from service.job.states import ACTIVE, JobState
 from service.wire.jobs import JobProgress
 from trainers.methods.exchange.auto.spec import JobExchange
 
@@ -75,10 +75,10 @@ def _progress(
 ) -> JobProgress:
     budget = job.spec["budget"]
     shares = [spent(budget, trial) for trial in trials]
-    is_at_rest = job.job_state in TERMINAL or job.extends  # its finished trials tell nothing of what more they get
+    trains = job.job_state in ACTIVE and job.job_state is not JobState.STARTING and any(map(_trains, trials))
     return JobProgress.model_construct(
         share=sum(shares) / len(trials),
-        seconds_left=None if is_at_rest else _seconds_left(budget, trials),
+        seconds_left=_seconds_left(budget, trials) if trains else None,
         num_trials=len(trials),
         num_finished=sum(trial.outcome is not None for trial in trials),
         arm=shown.arm,
@@ -115,7 +115,7 @@ def _seconds_left(budget: Mapping[str, Any], trials: Sequence[_Trial]) -> float 
     whole = min(pace + cap, default=None)  # of one trial
     left = sum(1 - each for trial, each in zip(trials, shares, strict=True) if trial.outcome is None)
     num_training = sum(map(_trains, trials))
-    return None if whole is None else whole * left / max(1, num_training)
+    return None if whole is None else whole * left / num_training
 
 
 def _level_name(spec: Mapping[str, Any], trial: _Trial) -> str:

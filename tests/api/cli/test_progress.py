@@ -1,5 +1,6 @@
 """A job's progress on the terminal, while it runs and at its end."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from api.client import Client
 from search.config import BoConfig, Budget
 from service.control.store import Store
 from service.job.spec import JobSpec
+from service.job.states import JobState
 from service.wire.records import TrialFailed
-from service.wire.trials import StageView
+from service.wire.trials import AttemptView, StageView
 from tests.api.conftest import Reporting
 
 
@@ -105,7 +107,25 @@ def test_who_begins_to_watch_a_job_that_waits_to_go_on_is_told_no_history(client
 def test_a_budget_is_shown_as_it_was_given(client: Client, job: JobSpec, seconds: float, written: str) -> None:
     made = client.submit(job.model_copy(update={"budget": Budget(seconds=seconds)}))
 
-    assert any(f"workers, {written} a trial; " in line for line in where_it_is(made.view))
+    assert any(f"workers, {written} a trial; " in line for line in where_it_is(made.view, made.attempts()))
+
+
+def test_a_job_is_said_to_have_taken_what_it_held_workers_and_to_start_since_its_last_attempt(
+    client: Client, reporting: Reporting
+) -> None:
+    reporting.run_to_the_end()
+    view = client.job(reporting.job_id).view
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    later, second_s = began + timedelta(days=1), timedelta(seconds=1)
+    first = AttemptView(number=1, began_at=began, ended_at=began + 20 * second_s, outcome="paused", reason="")
+    second = AttemptView(number=2, began_at=later, ended_at=later + 10 * second_s, outcome="succeeded", reason="")
+    extended = view.model_copy(update={"state": JobState.STARTING, "finished_at": None})
+
+    ended = list(where_it_is(view, (first, second)))[1]
+    starting = list(where_it_is(extended, (first, second.model_copy(update={"ended_at": None}))))[1]
+
+    assert ended.startswith("succeeded after 30 s")
+    assert starting.startswith(f"starting since {figures.moment(later)}")
 
 
 def test_a_long_job_tells_where_it_is_once_in_a_hundredth_of_its_budget(
