@@ -10,7 +10,9 @@ import torch
 from exchange_harness import SHAPES, Bench, D, Place, gradients
 from hypothesis import given, strategies as st
 
+from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.dense import DenseExchange
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, unpack
 from trainers.exchange.ledger import Ledger
@@ -35,6 +37,7 @@ from trainers.methods.levels.prices import payload_bits, stated
 from trainers.methods.levels.regimes import is_critical
 from trainers.methods.levels.steered import with_epoch
 from trainers.methods.levels.warmup import density_at
+from trainers.methods.sync.accordion_batch.policy import Holding
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.snapshot import Kept
 from trainers.spec.levels import (
@@ -228,6 +231,17 @@ def test_a_batch_that_has_grown_sends_what_one_step_did(exchange: ExchangeConfig
     shared = {"num_workers": 3, "exchange": exchange, "level": exchange.level}
 
     assert AccordionBatchConfig().meeting_traffic(SHAPES, **shared) == cost.step_traffic(SHAPES, **shared)
+
+
+def test_before_a_batch_grows_a_step_writes_nothing_of_what_is_held():
+    buffer = GradientBuffer(SHAPES, NoneConfig(), torch.device("cpu"))
+    holding = Holding(DenseExchange(buffer, Connection(1, Unpaced(), Ledger())), buffer)
+    held = holding.tensors()["held"]
+    before = held._version
+
+    holding.commit()
+
+    assert holding.tensors()["held"] is held and held._version == before
 
 
 # -- CAT ----------------------------------------------------------------------------------------------------

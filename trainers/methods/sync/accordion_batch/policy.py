@@ -47,6 +47,8 @@ class Holding(Stateless):
 
     def commit(self) -> None:
         """End a step."""
+        if self.batch == 1:  # the sum stays 0
+            return
         self._sum, self._next_sum = self._next_sum, self._sum
         self._count = (self._count + 1) % self.batch
         if self._count == 0:
