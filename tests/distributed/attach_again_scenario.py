@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import pickle
 import weakref
 from typing import Any
 
@@ -34,6 +35,15 @@ DROPPED: dict[str, dict[str, Any] | None] = {
     "diloco": {"sync": DILOCO},
     "compress_gradients": None,
 }
+#: What each of two ranks attaches; the first line names what differs. No difference: how a step runs.
+DIFFERING: dict[str, list[dict[str, Any]]] = {
+    "exchange": [{"exchange": {"kind": "bf16"}}, {"exchange": {"kind": "fp16"}}],
+    "seed": [{"exchange": TOPK, "seed": 0}, {"exchange": TOPK, "seed": 1}],
+    "sync": [{"sync": DILOCO}, {"sync": DILOCO | {"period": 8}}],
+    "per_node": [{"exchange": TOPK, "per_node": "auto"}, {"exchange": TOPK}],
+    "model": [{"exchange": TOPK}, {"exchange": TOPK, "frozen": True}],
+    "": [{"exchange": TOPK}, {"exchange": TOPK | {"overlap": False}}],
+}
 #: How often a model is attached and detached, to give groups back in the middle of training.
 ROUNDS = 12
 
@@ -46,6 +56,7 @@ def attached_again(rank: int, num_workers: int) -> dict[str, Any]:
         "rounds": _rounds(rank),
         "both": _both(rank),
         "foreign": _foreign(rank),
+        "differing": [_refusal(rank, **each[rank]) for each in DIFFERING.values()],
         "copy of compress_gradients": _copied(rank),
         "copies": {name: _copies(rank, how) for name, how in (("dense", {"kind": "none"}), ("topk", TOPK))},
     }
@@ -143,6 +154,18 @@ def _foreign(rank: int) -> list[str]:
     return [*found, f"{len(left)} groups"]
 
 
+def _refusal(rank: int, **how: Any) -> str:
+    """What is said of a model in DDP that this rank attaches like that."""
+    script = Script(rank)
+    if how.pop("frozen", False):
+        next(script.model.parameters()).requires_grad_(False)
+    try:
+        attach(script.model, script.optimizer, **how)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def _copied(rank: int) -> bool:
     """Whether a copy of a model that exchanges by `compress_gradients` has its parameters."""
     script = Script(rank)
@@ -160,9 +183,10 @@ def _copies(rank: int, exchange: dict[str, Any]) -> dict[str, Any]:
     for step in range(3):
         script.train(range(step, step + 1))
         average.update_parameters(script.model)
-    other = copy.deepcopy(script.model)
-    same = nn.utils.parameters_to_vector(other.parameters()).equal(script.vector)
-    other(script.inputs[0, 0]).sum().backward()  # by torch's own all-reduce
+    others = copy.deepcopy(script.model), pickle.loads(pickle.dumps(script.model))
+    same = all(nn.utils.parameters_to_vector(other.parameters()).equal(script.vector) for other in others)
+    for other in others:
+        other(script.inputs[0, 0]).sum().backward()  # by torch's own all-reduce
     with script.model.no_sync():
         script.model(script.inputs[0, 0]).sum().backward()
     plain.train(range(3))

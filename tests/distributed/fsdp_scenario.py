@@ -102,7 +102,16 @@ def fsdp(rank: int, num_workers: int) -> dict[str, Any]:
     together = Script(rank, mesh["shard"], "none", together=True).train(range(12))
     found["together"] = {"whole": together.bits, "like ddp": all(map(_alike, together.weights, plain))}
     found["in bfloat16"] = Script(rank, mesh["shard"], "topk", reduced_in=torch.bfloat16).train(range(12)).bits
-    refused = (*REFUSED, "two dimensions", "attach", "float16", "reduced in float16")
+    refused = (
+        *REFUSED,
+        "two dimensions",
+        "attach",
+        "float16",
+        "reduced in float16",
+        "twice",
+        "no all-reduce",
+        "a seed",
+    )
     found["partly"] = {
         name: _partly_sharded(rank, mesh["shard"], name) for name in ("inner alone", "by columns", "frozen")
     }
@@ -161,8 +170,12 @@ def _refusal(rank: int, mesh: DeviceMesh, case: str) -> str:
     try:
         if case == "attach":
             attach(script.model, script.optimizer)
-        compress_replicas(script.model, CompressionConfig(**REFUSED.get(case, KINDS["topk"])))
+        for _ in range(2 if case == "twice" else 1):
+            fields = REFUSED.get(case, KINDS["topk"])
+            compress_replicas(script.model, CompressionConfig(**fields), seed=rank if case == "a seed" else 0)
+        if case == "no all-reduce":
+            script.model.set_requires_all_reduce(False)
         script.train(range(1))
-    except ValueError as error:
+    except (RuntimeError, ValueError) as error:
         return str(error)
     return "nothing"

@@ -289,6 +289,13 @@ def test_a_loop_is_advised_as_a_job_is_where_adamw_gets_few_entries(
     assert all(each.startswith("`AdamW` learns slowly from 0.01 of a gradient's entries: give") for each in said)
 
 
+def test_ranks_of_torchrun_are_refused_without_a_group_that_connects_them(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    with pytest.raises(ValueError, match=r"`WORLD_SIZE` is 2, .*: call `torch.distributed.init_process_group` before"):
+        Script(0, bare=True, sync={"kind": "diloco", "period": 4})
+
+
 def test_one_process_needs_no_group():
     script = Script(0, bare=True, sync={"kind": "diloco", "period": 4}).train(range(8))
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attach_again_scenario import AGAIN, DROPPED, ROUNDS
+from attach_again_scenario import AGAIN, DIFFERING, DROPPED, ROUNDS
 from attach_scenario import Script
 from scenarios import Reports
 from torch import nn
@@ -48,6 +48,15 @@ def test_somebody_elses_hook_is_refused_and_no_group_is_left(two_ranks: Reports)
         *said, left = rank["foreign"]
         assert len(said) == 2 and all("`model` must have no communication hook" in each for each in said)
         assert left == "0 groups"
+
+
+def test_what_ranks_are_not_given_alike_is_refused_by_name_on_all_of_them(two_ranks: Reports):
+    for rank in two_ranks["attached_again"]:
+        for name, said in zip(DIFFERING, rank["differing"], strict=True):
+            assert said.startswith(
+                f"`{name}` must be the same on all ranks, and that of rank 1 differs" if name else ""
+            )
+            assert bool(said) == bool(name)
 
 
 @pytest.mark.parametrize("exchange", ["dense", "topk"])

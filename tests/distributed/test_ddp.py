@@ -111,6 +111,20 @@ def test_the_order_of_a_parameter_in_memory_changes_no_step(exchange: dict[str, 
 
 
 @pytest.mark.usefixtures("alone_in_a_group")
+def test_an_exchange_is_given_as_its_fields_too_or_refused_by_name():
+    ddp = DistributedDataParallel(nn.Linear(4, 4))
+
+    with pytest.raises(ValueError, match=r"`exchange.density`: .*got 2"):
+        compress_gradients(ddp, {"kind": "topk", "density": 2})
+    with pytest.raises(ValueError, match=r"`config` must be a CompressionConfig, or its fields .* got 'topk'"):
+        compress_gradients(ddp, "topk")  # type: ignore[arg-type]
+    handle = compress_gradients(ddp, {"kind": "topk", "density": 0.1})
+
+    ddp(torch.ones(2, 4)).sum().backward()
+    assert handle.last is not None
+
+
+@pytest.mark.usefixtures("alone_in_a_group")
 def test_a_trained_parameter_without_entries_is_refused_by_name():
     net = nn.Linear(4, 4)
     net.register_parameter("nobody", nn.Parameter(torch.empty(0, 3)))

@@ -82,6 +82,9 @@ def test_replicas_send_less_than_a_dense_shard(four_ranks: Reports, kind: str):
         ("reduced in float16", "`reduce_dtype` must be torch.float32 or torch.bfloat16, got torch.float16"),
         ("two dimensions", "`model` must be sharded over one dimension"),
         ("attach", "`model` must hold its parameters whole"),
+        ("twice", "`model` must have no all-reduce hook, and it has one already"),
+        ("no all-reduce", r"accumulate with `model.set_requires_gradient_sync\(False\)`"),
+        ("a seed", "`seed` must be the same on all ranks, and that of rank 1 differs"),
     ],
 )
 def test_what_a_shard_cannot_do_is_refused(four_ranks: Reports, case: str, message: str):

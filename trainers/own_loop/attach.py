@@ -10,6 +10,7 @@ of the optimizer counts its steps and lets ranks meet.
 import gc
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
 from trainers.methods.blocks import blocks
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.optimizer import Optimizer
 from trainers.methods.optimizer.spec import OwnOptimizerConfig
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync import build
@@ -37,6 +38,7 @@ from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts, Update
 from trainers.methods.sync.shared.differing import differing, means_of_differing
 from trainers.methods.sync.shared.screen import parts_of_means
+from trainers.own_loop.agreement import check_agreement, named_shapes
 from trainers.own_loop.attachable import (
     Check,
     Exchanging,
@@ -56,11 +58,12 @@ from trainers.own_loop.ddp import (
     bill_buffers,
     can_overlap,
     check_sparse,
+    plain_per_node,
     refuse_ranges,
     topology_of,
 )
 from trainers.own_loop.handle import Handle, rank
-from trainers.own_loop.outlet import outlet_of
+from trainers.own_loop.outlet import Hook, outlet_of
 from trainers.own_loop.together import Optimizers, Together, each_of, joined
 from trainers.snapshot import Buffers, Image, State, Steps, Tensors
 from trainers.training.model import forget_lost, persistent_buffers, replaced_buffer, replaced_parameter
@@ -95,8 +98,10 @@ def attach(
     one that steps twice before the others raises RuntimeError.
 
     Raises ValueError for what a job would refuse, by the names of the fields, for a range, for what needs the data, for
-    what sets rates or gradients of its own, and for a model that cannot be exchanged like that.
+    what sets rates or gradients of its own, for a model that cannot be exchanged like that, for what is not the same on
+    all ranks, and for ranks of `torchrun` without a process group.
     """
+    _check_launch()
     optimizer = joined(optimizer)
     _refuse_attached(model, optimizer)
     config = job_config(optimizer, exchange, sync, seed=seed)
@@ -109,12 +114,25 @@ def attach(
         check_rates(optimizer, f"`{config.exchange.kind}`")
     parameters = trained_parameters(model, optimizer, config)
     _advise(config, optimizer)
+    given = config.model_dump(mode="json", include={"exchange", "sync", "optimizer", "seed"})
+    given |= {"per_node": plain_per_node(per_node), "model": named_shapes(model.named_parameters())}
+    check_agreement(given, parameters[0].device)
     node_links = _connected(per_node, config, parameters[0].device)
     try:
         return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
     except BaseException:
         node_links.leave()
         raise
+
+
+def _check_launch() -> None:
+    """Raise ValueError for one of several processes that nothing connects: each would train alone, unnoticed."""
+    launched = os.environ.get("WORLD_SIZE", "1")
+    if launched.isdigit() and int(launched) > 1 and not dist.is_initialized():
+        raise ValueError(
+            f"`WORLD_SIZE` is {launched}, and no process group connects these ranks: call "
+            "`torch.distributed.init_process_group` before `attach`; to train each process by itself, unset it"
+        )
 
 
 def _advise(config: ReplicaConfig, optimizer: torch.optim.Optimizer) -> None:
@@ -186,6 +204,7 @@ class Attached(Handle):
     ) -> None:
         self.last: Exchanged | None = None  # outcome of the last step; None before the first
         self.chosen = StepValues()  # of the step to come
+        self.before_detach: Callable[[], None] = lambda: None  # ends a search, whose probe would stay
         self.own: dict[str, Tensor] = {}  # this rank's parameters and buffers, while the model is lent the mean
         self.config, self.optimizer, self._model = config, optimizer, model
         self.scale = scale  # what the loss is multiplied by
@@ -296,10 +315,9 @@ class Attached(Handle):
         Raises ValueError for sparse gradients where they cannot be exchanged.
         """
 
-        def note_forward(module: nn.Module, *_: object) -> None:
-            # Under the condition of DDP's own forward. A copy of the model, which has this hook too, does not count. No
-            # method: `copy.deepcopy(ddp)` would copy what it is bound to.
-            if module is ddp and torch.is_grad_enabled() and ddp.require_backward_grad_sync:
+        def note_forward(*_: object) -> None:
+            # Under the condition of DDP's own forward.
+            if torch.is_grad_enabled() and ddp.require_backward_grad_sync:
                 self._reduces = True
 
         held = ref(self)  # what a parameter under DDP holds, no garbage collector sees
@@ -311,7 +329,7 @@ class Attached(Handle):
         _GROUPS.add(ddp.process_group)
         averages_parameters = self.config.averages_parameters
         if self._is_plain and not averages_parameters:
-            self._undo.append(ddp.register_forward_hook(note_forward).remove)
+            self._undo.append(ddp.register_forward_hook(Hook(note_forward)).remove)
             trained = [each for each in ddp.parameters() if each.requires_grad]
             self._undo += [each.register_hook(count).remove for each in trained]  # type: ignore[no-untyped-call]
             return
@@ -483,10 +501,12 @@ class Attached(Handle):
         """Leave model and optimizer to themselves, with the mean of the ranks' parameters and buffers; collective.
 
         A DistributedDataParallel averages gradients by torch's `allreduce_hook` from then on. Model and optimizer can
-        be attached anew. The exchange's memory is freed with this handle. A second call does nothing.
+        be attached anew. The exchange's memory is freed with this handle. A search ends as by the `stop` of its tuner.
+        A second call does nothing.
         """
         if self not in _ATTACHED:
             return
+        self.before_detach()
         self.average()
         for undo in self._undo:
             undo()

@@ -8,8 +8,8 @@ own thread and process group, as in a job: beside backward, from DDP's first buc
 """
 
 import concurrent.futures
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -31,8 +31,9 @@ from trainers.exchange.topology import Topology
 from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import DenseBase
+from trainers.own_loop.agreement import check_agreement, named_shapes
 from trainers.own_loop.handle import Handle
-from trainers.own_loop.outlet import check_free, outlet_of
+from trainers.own_loop.outlet import Hook, check_free, outlet_of
 from trainers.spec.exchange import CorrectedConfig, ExchangeBase
 from trainers.spec.levels import AccordionConfig
 from trainers.spec.ranges import Config
@@ -61,9 +62,16 @@ def CompressionConfig(**fields: object) -> ExchangeBase:
     return checked(_Compressed, {"exchange": fields}).exchange
 
 
+def exchange_of(config: ExchangeConfig | Mapping[str, Any]) -> ExchangeBase:
+    """Return the exchange that `config` is, or has the fields of. Raises ValueError for what is none."""
+    if not isinstance(config, ExchangeBase | Mapping):
+        raise ValueError(f"`config` must be a CompressionConfig, or its fields as {{'kind': 'topk'}}, got {config!r}")
+    return CompressionConfig(**config) if isinstance(config, Mapping) else config
+
+
 def compress_gradients(
     model: DistributedDataParallel,
-    config: ExchangeConfig,
+    config: ExchangeConfig | Mapping[str, Any],
     *,
     per_node: PerNode = 1,
     scale: Callable[[], float] = lambda: 1.0,
@@ -71,16 +79,18 @@ def compress_gradients(
 ) -> "CompressedGradients":
     """Have `model` exchange gradients as `config` says, from its next backward on. All ranks must call this.
 
-    `scale` is what the loss was multiplied by (`scaler.get_scale` of a GradScaler): memories are kept without it. A
-    step whose gradients are not finite on some rank leaves infinity in all gradients and changes no memory, so that
-    the scaler skips it. Backwards inside `model.no_sync()` are no steps: have all but a step's last there, or kinds
-    with a direction or a momentum of their own take each for a step. `per_node` says which ranks exchange as one.
-    Gradients of bfloat16 parameters are exchanged, and memories kept, in float32; the mean is rounded to bfloat16.
+    `config` is a `CompressionConfig`, or its fields. `scale` is what the loss was multiplied by (`scaler.get_scale` of
+    a GradScaler): memories are kept without it. A step whose gradients are not finite on some rank leaves infinity in
+    all gradients and changes no memory, so that the scaler skips it. Backwards inside `model.no_sync()` are no steps:
+    have all but a step's last there, or kinds with a direction or a momentum of their own take each for a step.
+    `per_node` says which ranks exchange as one. Gradients of bfloat16 parameters are exchanged, and memories kept, in
+    float32; the mean is rounded to bfloat16.
     Raises ValueError for a range where a number is needed, for what needs the learning rate or the data, for parameters
     that are neither float32 nor bfloat16, not on one device, or without entries, for embeddings with sparse gradients,
-    for nodes that do not hold every rank once, for a memory where DDP finds unused parameters, and for a model that has
-    an exchange, or somebody else's communication hook, already.
+    for nodes that do not hold every rank once, for a memory where DDP finds unused parameters, for a model that has an
+    exchange, or somebody else's communication hook, already, and for what is not the same on all ranks.
     """
+    config = exchange_of(config)
     check_config(config)
     check_free(model)
     check_unused(model, config)
@@ -90,6 +100,8 @@ def compress_gradients(
     check_entries(model)
     outlet = outlet_of(model)  # before there are groups: it may refuse
     device = parameters[0].device
+    given = {"exchange": config.model_dump(mode="json"), "seed": seed, "per_node": plain_per_node(per_node)}
+    check_agreement(given | {"model": named_shapes(model.named_parameters())}, device)
     node_links = NodeLinks(topology_of(per_node, device), dist.get_rank(), Unpaced(), device=device)
     node_links.join()
     buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
@@ -187,6 +199,11 @@ def topology_of(per_node: PerNode, device: torch.device) -> Topology:
     return Topology.of(per_node.mesh.tolist())
 
 
+def plain_per_node(per_node: PerNode) -> Any:
+    """Return `per_node`, JSON-compatible."""
+    return per_node.mesh.tolist() if isinstance(per_node, DeviceMesh) else per_node
+
+
 def bill_buffers(model: DistributedDataParallel, node_links: NodeLinks) -> RemovableHandle:
     """Bill rank 0's buffers from now on, which DDP broadcasts before forwards; returns what ends that."""
 
@@ -196,7 +213,7 @@ def bill_buffers(model: DistributedDataParallel, node_links: NodeLinks) -> Remov
             for connection in (node_links.between, node_links.within):
                 connection.charge({"state": num_bytes}, collectives.broadcast)
 
-    return model.register_forward_pre_hook(bill)
+    return model.register_forward_pre_hook(Hook(bill))
 
 
 class _Guard:

@@ -8,7 +8,7 @@ A replica sums gradients by FSDP's reduce-scatter. Behind it, each rank exchange
 same shard in the other replicas. FSDP does that for one group of parameters after the other, and each has an exchange.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil, prod
 from typing import Any
 
@@ -29,7 +29,8 @@ from trainers.methods.exchange.dense.spec import DenseBase
 from trainers.methods.exchange.dgc.spec import DgcConfig
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
-from trainers.own_loop.ddp import TYPES, check_config, check_types
+from trainers.own_loop.agreement import check_agreement, named_shapes
+from trainers.own_loop.ddp import TYPES, check_config, check_types, exchange_of
 from trainers.own_loop.handle import Handle
 from trainers.spec.quantized import QuantizedBase
 from trainers.spec.sparse import SparseConfig
@@ -38,7 +39,9 @@ from trainers.spec.sparse import SparseConfig
 FLAT = (DenseBase, SparseConfig, QuantizedBase, DoubleSqueezeConfig, BlockwiseConfig, SparseLoCoConfig)
 
 
-def compress_replicas(model: nn.Module, config: ExchangeConfig, *, seed: int = 0) -> "CompressedReplicas":
+def compress_replicas(
+    model: nn.Module, config: ExchangeConfig | Mapping[str, Any], *, seed: int = 0
+) -> "CompressedReplicas":
     """Have the replicas of `model` exchange gradients as `config` says, from its next backward on; collective.
 
     `model` is sharded by `fully_shard` over one dimension of a mesh of all ranks, replicas x shards, whose rows are
@@ -47,9 +50,10 @@ def compress_replicas(model: nn.Module, config: ExchangeConfig, *, seed: int = 0
     gradients, and memories without what they have sent; so leave out a step unless all gradients are finite.
 
     Raises ValueError for what `compress_gradients` refuses, types of parameters among it, for kinds that look at
-    matrices or layers, for `levels`, for the `clip` of `dgc`, and for a model that is not sharded like that, with all
-    that it trains.
+    matrices or layers, for `levels`, for the `clip` of `dgc`, for a model that is not sharded like that, with all that
+    it trains, and for one that has an all-reduce hook already.
     """
+    config = exchange_of(config)
     check_config(config)
     trained = [each for each in model.parameters() if each.requires_grad]
     check_types(trained)
@@ -66,14 +70,27 @@ def compress_replicas(model: nn.Module, config: ExchangeConfig, *, seed: int = 0
     together = _sharded_together(model)
     own = {name: _own_parameters(modules) for name, modules in together.items()}
     _check_shards(model, {each for parameters in own.values() for each in parameters})
+    fsdp_states = {name: together[name][0]._get_fsdp_state() for name, parameters in own.items() if parameters}
+    groups = {name: state._fsdp_param_group for name, state in fsdp_states.items()}
+    _check_free(groups.values())
+    given = {"exchange": config.model_dump(mode="json"), "seed": seed}
+    check_agreement(given | {"model": named_shapes(model.named_parameters())}, trained[0].device)
     node_links = _between_replicas(shards, trained[0].device)
     hooks = {}
-    for name, parameters in own.items():
-        if parameters:
-            hooks[name] = ShardHook(parameters, config, node_links, num_shards=len(shards), seed=seed)
-            together[name][0].set_all_reduce_hook(hooks[name].exchange)  # which all of them share
+    for name, group in groups.items():
+        hooks[name] = ShardHook(own[name], config, node_links, group=group, num_shards=len(shards), seed=seed)
+        together[name][0].set_all_reduce_hook(hooks[name].exchange)  # which all of them share
     peers = range(dist.get_rank() % len(shards), dist.get_world_size(), len(shards))
     return CompressedReplicas(config, hooks, node_links, peers=peers)
+
+
+def _check_free(groups: Iterable[Any]) -> None:
+    """Raise ValueError if one of FSDP's groups of parameters has an all-reduce hook: a second one would replace it."""
+    if any(each._all_reduce_hook is not None for each in groups):
+        raise ValueError(
+            "`model` must have no all-reduce hook, and it has one already, of `compress_replicas` or of somebody else: "
+            "shard the model anew"
+        )
 
 
 def _shards_of(model: nn.Module) -> list[int]:
@@ -144,11 +161,19 @@ class ShardHook:
     """Exchanges this rank's shard of the gradients of `parameters`, flat and padded, as FSDP has them."""
 
     def __init__(
-        self, parameters: list[DTensor], config: ExchangeConfig, node_links: NodeLinks, *, num_shards: int, seed: int
+        self,
+        parameters: list[DTensor],
+        config: ExchangeConfig,
+        node_links: NodeLinks,
+        *,
+        group: Any,
+        num_shards: int,
+        seed: int,
     ) -> None:
         device = parameters[0].device
         length = sum(ceil(each.shape[0] / num_shards) * prod(each.shape[1:]) for each in parameters)
         self.has_stepped = False
+        self._group = group  # FSDP's, of these parameters
         self._no_loss = torch.zeros((), device=device)  # the script has it
         self._buffer = GradientBuffer([(length,)], config, device)
         self.between = between_nodes(config, self._buffer, node_links, seed=seed)
@@ -157,7 +182,13 @@ class ShardHook:
         """Replace `shard` `(n,)` by its mean over the replicas, in place.
 
         Raises ValueError for another length, and for a type in which FSDP is to reduce and that cannot hold the mean.
+        Raises RuntimeError if the replicas are to exchange nothing in this backward: FSDP calls its hook all the same.
         """
+        if not self._group.all_reduce_grads:
+            raise RuntimeError(
+                "`set_requires_all_reduce(False)` has no effect on an exchange between replicas: accumulate with "
+                "`model.set_requires_gradient_sync(False)`, in all backwards of a step but the last"
+            )
         if shard.shape != self._buffer.gradient.shape:
             expected = len(self._buffer.gradient)
             raise ValueError(f"a step must use all trained parameters, {expected} entries here, got {len(shard)}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 from weakref import ref
 
 import torch.distributed as dist
@@ -9,6 +10,24 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
+
+
+class Hook:
+    """A hook of a model, which copies and pickles of the model have not: `call` is of this one alone."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, *given: Any) -> Any:
+        return self._call(*given)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return partial, (_pass,)
+
+
+def _pass(*_: object) -> None:
+    """Do nothing."""
+
 
 #: Takes a `torch.distributed.GradBucket`; its future has the bucket's words `(n,)` when they are exchanged.
 Send = Callable[[dist.GradBucket], Future[Tensor]]  # type: ignore[name-defined]
@@ -42,6 +61,22 @@ class Outlet:
         self.send = self._all_reduce
 
 
+class _BucketHook:
+    """Gives `outlet` the buckets of torch's reducer. A copied or pickled model names torch's own hook in its place."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._held = ref(outlet)  # what the reducer holds, no garbage collector sees
+        self.__name__ = self.__qualname__ = "wiretune"  # torch asks for them
+
+    def __call__(self, _: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+        outlet = self._held()
+        assert outlet is not None  # the model is in its backward
+        return outlet.send(bucket)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return partial, (allreduce_hook,)
+
+
 #: The attribute of a model that is its outlet.
 _NAME = "_wiretune_outlet"
 
@@ -67,15 +102,8 @@ def outlet_of(ddp: DistributedDataParallel) -> Outlet:
     outlet = _outlet_in(ddp)
     if outlet is None:
         outlet = Outlet(ddp.process_group)
-        held = ref(outlet)  # what torch's reducer holds, no garbage collector sees
-
-        def hook(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
-            outlet = held()
-            assert outlet is not None  # the model is in its backward
-            return outlet.send(bucket)
-
         try:
-            ddp.register_comm_hook(None, hook)
+            ddp.register_comm_hook(None, _BucketHook(outlet))
         except RuntimeError as error:
             raise ValueError(
                 "`model` must have no communication hook, and somebody has registered one, of which torch takes one "
