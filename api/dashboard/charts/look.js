@@ -1,6 +1,8 @@
 // The look of all charts: one colour and dash per arm, and readable axes.
 
 export const COLOURS = ["#2f6fd0", "#d1661c", "#2a8f56", "#a24bb8", "#b8860b", "#c2395b", "#0f8b8d", "#6b6f76"];
+// Of charts one below the other: room for the labels of any axis, so that all begin at one place.
+export const ALIGNED = { l: 75, r: 15, t: 10, b: 45 };
 const MOST_MARKS = 200;
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 

@@ -2,10 +2,11 @@
 
 import { duration, figures, loss, number } from "../units.js";
 import { between } from "./axis.js";
-import { colour, joined, logAxis, look, lookedAlike, marked, named, rolledBack, tint } from "./look.js";
+import { ALIGNED, colour, joined, logAxis, look, lookedAlike, marked, named, rolledBack, tint } from "./look.js";
 
 export const LOSS = "loss";
 const MARK = 5; // px, of an evaluation
+const STEP = 0.1; // of a search: a shorter part is a step
 const ON_THE_GRID = 300; // points of a mean over seeds
 
 // An exponential moving average that starts at the first value; missing values stay missing.
@@ -66,7 +67,7 @@ export function lossChart({ training, validation, trials, stages, searched = sta
       ...(isMean ? meanLines(trained, [validated, kind], place) : [...lines(trained.map(paused), "training", place), ...lines(validated.map(paused), kind, place)]),
       ...(isLoss ? rollBacks(around) : []), ...(choice.isRecorded ? [] : bests(trials, validation, place, choice.metric)),
       ...hatch(hatched)],
-    layout: { height: 420, shapes: shades(stages, place), uirevision: [place.axis, place.unit, choice.isLogAxis, choice.isLog, choice.metric].join(),
+    layout: { height: 420, margin: ALIGNED, shapes: shades(stages, place), uirevision: [place.axis, place.unit, choice.isLogAxis, choice.isLog, choice.metric].join(),
       xaxis: { ...place.xaxis(choice.isLogAxis), title: { text: isLoss ? `${place.title}<br>thin: training, bold: validation` : place.title } },
       ...(hatched.length && { yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true } }),
       yaxis: { title: { text: isLoss ? LOSS : title }, ...(choice.isLog ? logAxis(values, isLoss ? String : number) : {}) } },
@@ -125,13 +126,19 @@ function meanLines(trained, [validated, kind], { unit }) {
   }));
 }
 
-// The time of each search on the axis: from the end of the commit before it to the first step after it. Committed steps
-// count no searches.
+// The time of each search on the axis: from the end of the commit before it to its own first step, and if that began with the
+// steps of a probe, from their end on, too. Committed steps count no searches. A rolled back stage has the search of the next.
 export function searches(stages, place) {
   if (place.axis === "steps") return [];
-  const spans = stages.filter((stage) => stage.search_seconds > 0).map(({ trial_id: trial, first_step: step }) => [`${trial} ${step}`,
-    { trial_id: trial, step, from: step ? place.to(trial, step) : 0, to: place.from(trial, step) }]);
-  return [...new Map(spans).values()].filter(({ from, to }) => from !== null && to > from); // a rolled back stage has that of the next
+  const spans = stages.filter((stage) => stage.search_seconds > 0).flatMap((stage) => {
+    const { trial_id: trial, first_step: first, promoted } = stage;
+    const kept = promoted ? stage.probes.find((probe) => probe.probe_id === promoted)?.num_steps : 0;
+    const parts = (kept ? [first, first + kept] : [first])
+      .map((step) => ({ trial_id: trial, step, from: step ? place.to(trial, step) : 0, to: place.from(trial, step) }));
+    const whole = parts.reduce((sum, { from, to }) => sum + (to - from), 0);
+    return parts.filter(({ from, to }) => to - from > STEP * whole).map((part) => [`${trial} ${part.step}`, part]);
+  });
+  return [...new Map(spans).values()];
 }
 
 // A line with a gap at each search: the loss stands still there, at what it was by then. The ends of a gap have no mark.

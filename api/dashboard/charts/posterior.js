@@ -1,5 +1,6 @@
 // The controller's beliefs at a decision.
 
+import { median } from "../statistics.js";
 import { besides, figures, level, loss, number, spread } from "../units.js";
 import { COLOURS, logAxis } from "./look.js";
 
@@ -29,6 +30,7 @@ export function posteriorChart(stage, levelName, theme, show = "mean") {
 const optionOf = ({ values }) => values.option ?? null;
 const RATE = { title: { text: "learning rate" } };
 const CHOSEN = "chosen";
+const SPREADS = 4; // of the gains below the best, as the axis has room for
 const SHOWN = { mean: "gain", std: "std of the gain", improvement: "expected improvement" };
 
 // The expected improvement of a further probe at each point over the best mean, under the surrogate's normal beliefs.
@@ -56,22 +58,46 @@ function posteriorLine(stage, probes, _, theme, show) {
   const rates = axis.coordinates;
   const edge = (sign) => mean.map((value, at) => value + sign * 2 * std[at]);
   const line = (y, more) => ({ type: "scatter", mode: "lines", x: rates, y, hoverinfo: "skip", showlegend: false, ...more });
-  const seen = [...edge(-1), ...edge(1), ...probes.map((probe) => probe.gain ?? 0)];
+  const [floor, top] = gainsInSight(probes, [...edge(-1), ...edge(1)]);
+  const margin = 0.08 * (top - floor);
   const isOther = show !== "mean" && rates.length > 0;
   const other = isOther ? valuesOf(stage.posterior, show) : [];
-  const [floor, top] = seen.some((gain) => gain !== 0) ? [Math.min(...seen), Math.max(...seen)] : [-1, 1];
   return {
     traces: [line(edge(-1), { line: { width: 0 } }),
       line(edge(1), { line: { width: 0 }, fill: "tonexty", fillcolor: "rgba(47,111,208,0.18)" }),
       line(mean, { line: { color: COLOURS[0], width: 2.2 }, name: "posterior ± 2 std", showlegend: rates.length > 0, hoverinfo: "x+y" }),
-      line([floor, top], { mode: "lines+markers", x: [stage.learning_rate, stage.learning_rate], name: CHOSEN, showlegend: true,
+      line([floor, top], { mode: "lines+markers+text", x: [stage.learning_rate, stage.learning_rate], name: CHOSEN, showlegend: true,
+        text: ["", number(stage.learning_rate)], textposition: "top center", textfont: { color: COLOURS[1] },
         marker: { size: 5, color: COLOURS[1] }, line: { color: COLOURS[1], width: 1.5, dash: "dash" } }),
       ...(isOther ? [line(other, { yaxis: "y2", line: { color: COLOURS[3], width: 1.5, dash: "dot" }, name: SHOWN[show], showlegend: true, hoverinfo: "x+y" })] : []),
-      ...probeTraces(probes, (probe) => probe.gain ?? floor, theme)],
+      ...probeTraces(probes.filter((probe) => !isBelow(probe, floor)), (probe) => probe.gain ?? floor, theme),
+      ...belowTraces(probes.filter((probe) => isBelow(probe, floor)), floor, theme)],
     layout: { height: 300, xaxis: { ...RATE, ...logAxis([stage.learning_rate, ...rates, ...ratesOf(probes)], number) },
-      yaxis: { title: { text: "gain" }, exponentformat: "power" },
+      yaxis: { title: { text: "gain" }, exponentformat: "power", range: [floor - margin, top + 2 * margin] },
       ...(isOther && { yaxis2: { title: { text: SHOWN[show] }, overlaying: "y", side: "right", exponentformat: "power", rangemode: "tozero", showgrid: false } }) },
   };
+}
+
+// The ends of the axis: so near to the best gain that one bad probe flattens nothing.
+function gainsInSight(probes, edges) {
+  const gains = probes.flatMap((probe) => (probe.gain === null ? [] : [probe.gain]));
+  const seen = [0, ...gains, ...edges];
+  const [low, high] = [Math.min(...seen), Math.max(...seen)];
+  if (low === high) return [-1, 1];
+  const best = Math.max(0, ...gains);
+  const room = SPREADS * median(gains.map((gain) => best - gain));
+  return room > 0 ? [Math.max(low, best - room), Math.min(high, best + room)] : [low, high];
+}
+
+const isBelow = ({ gain }, floor) => gain !== null && gain < floor;
+
+// Probes below the axis stand on its floor, each with its gain.
+function belowTraces(probes, floor, { ink, paper }) {
+  if (!probes.length) return [];
+  return [{ type: "scatter", mode: "markers+text", name: "below the axis", x: ratesOf(probes), y: probes.map(() => floor),
+    text: probes.map((probe) => number(probe.gain)), textposition: "top center", textfont: { size: 10 },
+    marker: { symbol: "triangle-down", size: 10, color: ink, line: { color: paper, width: 1.5 } },
+    hovertext: probes.map((probe) => `${number(probe.learning_rate)}: loss ${loss(probe.loss)}, gain ${number(probe.gain)}`), hoverinfo: "text" }];
 }
 
 function posteriorMap(stage, probes, levelName, theme, show) {
@@ -88,7 +114,7 @@ function posteriorMap(stage, probes, levelName, theme, show) {
     hovertemplate: `learning rate %{x:.3g}, ${name} %{y:.3g}: ${SHOWN[show]} %{z:.3g}<extra></extra>` };
   const seconds = [...second.coordinates, ...[stage, ...probes].map(other)];
   return {
-    traces: [heat, ...probeTraces(probes, other, theme), chosenTrace(stage, other(stage), theme)],
+    traces: [heat, ...probeTraces(probes, other, theme), chosenTrace(stage, other(stage), theme, `${number(stage.learning_rate)}, ${write(other(stage))}`)],
     layout: { height: 300, xaxis: { ...RATE, ...logAxis([stage.learning_rate, ...rates.coordinates, ...ratesOf(probes)], number) },
       yaxis: { title: { text: name }, ...(second.name === "nesterov" ? {} : logAxis(seconds, write)) } },
   };
@@ -101,7 +127,7 @@ function posteriorLanes(stage, probes, _, theme) {
   const [judged, ...others] = probeTraces(probes, optionOf, theme);
   const text = judged.y.map((lane, at) => (judged.customdata[at] === best.get(lane) ? number(best.get(lane), 2) : ""));
   return {
-    traces: [{ ...judged, mode: "markers+text", text, textposition: "top center", textfont: { size: 10 } }, ...others, chosenTrace(stage, optionOf(stage), theme)],
+    traces: [{ ...judged, mode: "markers+text", text, textposition: "top center", textfont: { size: 10 } }, ...others, chosenTrace(stage, optionOf(stage), theme, number(stage.learning_rate))],
     layout: { height: 140 + 50 * lanes.length, xaxis: { ...RATE, ...logAxis([stage.learning_rate, ...ratesOf(probes)], number) },
       yaxis: { type: "category", categoryorder: "array", categoryarray: lanes.toReversed(), range: [-0.5, lanes.length - 0.3] } },
   };
@@ -109,7 +135,8 @@ function posteriorLanes(stage, probes, _, theme) {
 
 const ratesOf = (probes) => probes.map((probe) => probe.learning_rate);
 
-const chosenTrace = (stage, y, theme) => ({ type: "scatter", mode: "markers", name: CHOSEN, x: [stage.learning_rate], y: [y],
+const chosenTrace = (stage, y, theme, text) => ({ type: "scatter", mode: "markers+text", name: CHOSEN, x: [stage.learning_rate], y: [y],
+  text: [text], textposition: "bottom center", textfont: { color: COLOURS[1] },
   marker: { symbol: "star", size: 15, color: COLOURS[1], line: { color: theme.paper, width: 1 } } });
 
 // Marks have an edge in a contrasting colour, so that they show on light and dark panels and on a map.

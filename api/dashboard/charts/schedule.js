@@ -1,7 +1,7 @@
 // The learned schedule: rate, density and other changed values at each committed step.
 
 import { duration, figures, number, share } from "../units.js";
-import { joined, lastRate, logAxis, look, lookedAlike, named } from "./look.js";
+import { ALIGNED, joined, lastRate, logAxis, look, lookedAlike, named } from "./look.js";
 
 const SEARCH = 0.02; // of the axis, that no commit took
 const TAIL = "after the exported step";
@@ -26,7 +26,7 @@ export function scheduleChart(schedules, stages, place, { trials = [], isLogAxis
   return {
     traces: rows.flatMap((row, at) => rowTraces(shown, row, { stages, place, yaxis: names[at], isFirst: !at }))
       .concat(lineTraces(tails, { place, yaxis: "y", entry: TAIL, opacity: 0.6, isThin: true, where: ` ${TAIL}` })),
-    layout: { height: 200 + 140 * rows.length, shapes: begins.length ? [rules] : [], uirevision: [place.axis, place.unit].join(),
+    layout: { height: 200 + 140 * rows.length, margin: ALIGNED, shapes: begins.length ? [rules] : [], uirevision: [place.axis, place.unit].join(),
       xaxis: { ...place.xaxis(isLogAxis), anchor: names.at(-1) }, ...Object.fromEntries(axes) },
     label: shown.map((each) => `${each.label} now learning rate ${number(each.entries.at(-1).learning_rate)}`).join("; ")
       || "no stage is decided yet",

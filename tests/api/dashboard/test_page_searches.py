@@ -110,3 +110,42 @@ def test_a_zoom_of_one_chart_is_that_of_the_other_until_both_show_the_whole():
 
     whole = {"xaxis.autorange": True}
     assert found == [[1, {"xaxis.range": [0, 100]}], [0, {"xaxis.range": [50, 80]}], [0, whole]]
+
+
+def posterior_chart(gains):
+    probes = [
+        {"learning_rate": 10.0**-at, "reward": gain, "loss": 1.0, "level": None, "values": {}, "status": "ok"}
+        | {"forecast": None, "forecast_std": None}
+        for at, gain in enumerate(gains)
+    ]
+    stage = {"learning_rate": 0.1, "level": None, "values": {}, "probes": probes, "posterior": None}
+    chart = "it.posteriorChart(stage, 'density', { ink: '#000', paper: '#fff' })"
+    return call("charts/posterior.js", chart, stage=stage)
+
+
+def test_one_bad_probe_stands_on_the_floor_with_its_gain_and_flattens_nothing():
+    chart = posterior_chart([0.0, 0.5, 0.4, -65.0])
+
+    low, high = chart["layout"]["yaxis"]["range"]
+    below = next(trace for trace in chart["traces"] if trace.get("name") == "below the axis")
+    assert -3 < low < 0 and 0.5 < high < 3
+    assert below["text"] == ["-65"] and low < below["y"][0] < 0
+    assert -65 not in next(trace for trace in chart["traces"] if trace.get("name") == "probes")["y"]
+    assert [trace["text"] for trace in chart["traces"] if trace.get("name") == "chosen"] == [["", "0.1"]]
+
+
+@pytest.mark.parametrize("gains", [[0.0, 0.5, 0.4, -0.2], [0.0], [0.0, 0.0, 0.0], [None]])
+def test_probes_that_are_alike_are_all_in_sight(gains):
+    chart = posterior_chart(gains)
+
+    low, high = chart["layout"]["yaxis"]["range"]
+    assert low < min(gain or 0 for gain in gains) and max(gain or 0 for gain in gains) < high
+    assert "below the axis" not in [trace.get("name") for trace in chart["traces"]]
+
+
+def test_a_search_goes_on_after_the_probe_with_whose_steps_the_commit_begins():
+    kept = SEARCHED | {"first_step": 1, "promoted": "1-0", "probes": [{"probe_id": "1-0", "num_steps": 1}]}
+
+    *_, hatched = loss_chart("seconds", stages=[kept | {"search_seconds": 8.0}])["traces"]
+
+    assert [hatched["x"][at : at + 4] for at in (0, 5)] == [[1, 1, 2, 2], [2, 2, 9, 9]]
