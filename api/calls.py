@@ -490,7 +490,7 @@ def clone(
 ) -> Call[Cloned]:
     """Queue a copy of the job with `changes`, a JSON merge patch; a dry run only returns what differs.
 
-    With `trial`, an arm or a sample such as `sample-3`, or an id, the copy trains what that trial trains.
+    With `trial`, an arm or a sample such as `sample-3`, `best`, or an id, the copy trains what that trial trains.
     """
     return Call(
         "POST",

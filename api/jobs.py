@@ -159,7 +159,7 @@ class Job(_Handle):
     ) -> "Job":
         """Queue a copy of this job with `changes`, a JSON merge patch, and return it.
 
-        With `trial`, an arm or a sample such as `sample-3`, or an id, the copy trains what that trial trains.
+        With `trial`, an arm or a sample such as `sample-3`, `best`, or an id, the copy trains what that trial trains.
         """
         made = self._client.send(calls.clone(self.id, changes, trial=trial, idempotency_key=idempotency_key))
         return Job(self._client, _made(made.job))

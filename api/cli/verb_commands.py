@@ -380,6 +380,9 @@ def clone(
     changes: Annotated[
         Path | None, typer.Option(help="YAML with the fields that change; `-` reads standard input")
     ] = None,
+    trial: Annotated[
+        str | None, typer.Option(help="copy what this arm or sample trains, such as `sample-3`, or `best`")
+    ] = None,
     is_dry: Annotated[bool, typer.Option("--dry-run", help="only show what would differ")] = False,
     idempotency_key: IdempotencyKey = None,
     url: Url = None,
@@ -392,7 +395,7 @@ def clone(
         fail(f"{changes} must hold named fields, as a job does, got a {type(patch).__name__}")
     put_changes(patch, sets=sets, name=name, labels=labels)
     with open_client(url, key) as client:
-        made = client.clone(client.find(job), patch, dry_run=is_dry, idempotency_key=idempotency_key)
+        made = client.clone(client.find(job), patch, trial=trial, dry_run=is_dry, idempotency_key=idempotency_key)
     if as_json:
         print_json(made)
         return

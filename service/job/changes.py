@@ -1,4 +1,4 @@
-"""Differences between two jobs, and patches to a job."""
+"""Differences between two jobs, patches to a job, and the job of one of its trials."""
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
@@ -6,7 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.sweep.spec import SampleValues
 from service.job.spec import JobSpec
+from service.job.sweep import at
 from trainers.spec.refusals import pointer_to
 from trainers.spec.wrong_kind_fields import WORDS, is_freely_named
 
@@ -54,3 +56,17 @@ def patched(base: Any, patch: Any, place: tuple[str, ...] = ()) -> Any:
         name: patched(base.get(name), value, (*place, name)) for name, value in patch.items() if value is not None
     }
     return {name: value for name, value in base.items() if name not in patch} | changed
+
+
+def of_trial(job: JobSpec, arm: str, sample: SampleValues | None) -> dict[str, Any]:
+    """Return, as JSON, the job that states what one of its trials trains, and searches over nothing.
+
+    `sample` has the values of a sample, and is None for an arm's trial. Seeds, budget and all else stay.
+    Raises ValidationError for values, drawn by an earlier release, that no trial can have.
+    """
+    content = at(job, sample or {}).model_dump(mode="json", exclude={"arms", "params", "sweep"})
+    if sample is not None:
+        return content
+    chosen = next(each for each in job.arms if each.name == arm)
+    own = chosen.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+    return content | own | {"arms": [{"name": arm}]}

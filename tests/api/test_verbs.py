@@ -183,6 +183,66 @@ def test_a_clone_that_is_no_valid_job_is_refused_with_the_pointer_into_it(client
     assert [error.pointer for error in refusal.value.errors] == ["/workers/count"]
 
 
+SWEPT = EXAMPLE_JOB | {
+    "params": {"accumulate": {"integer": [2, 8]}, "exchange": {"choice": [{"kind": "none"}, {"kind": "fp16"}]}},
+    "sweep": {"samples": 10, "sampler": "bo"},
+}
+
+
+def test_a_clone_of_a_sample_trains_what_the_sample_trains_and_sweeps_nothing(client: Client) -> None:
+    source = client.submit(SWEPT)
+    sample = next(each for each in source.trials() if each.arm == "sample-3")
+    assert sample.sample is not None and sample.sample.values is not None
+
+    made = source.clone({"budget": {"seconds": 80}, "seeds": [5]}, trial="sample-3").spec
+
+    before = source.spec.trials({"sample-3": sample.sample.values})
+    expected = next(each.replica for each in before if each.arm == "sample-3").model_copy(update={"seed": 5})
+    [run] = made.trials()
+    assert run.replica == expected and made.budget.seconds == 80
+    assert (made.params, made.sweep) == ({}, None)
+    named_by_id = source.clone({}, trial=sample.trial_id).spec
+    assert (named_by_id.accumulate, named_by_id.exchange) == (made.accumulate, made.exchange)
+
+
+def test_a_clone_of_an_arm_has_what_the_arm_sets_as_the_jobs_own(client: Client) -> None:
+    source = client.submit(EXAMPLE_JOB)
+
+    made = source.clone({}, trial="dense").spec
+
+    assert [each for each in source.spec.trials() if each.arm == "dense"] == list(made.trials())
+    assert made.exchange.kind == "none"
+
+
+def test_a_clone_of_the_best_trial_is_of_that_which_the_report_names(client: Client, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+    best = client.report(reporting.job_id).best_trial
+
+    made = client.job(reporting.job_id).clone({}, trial="best").spec
+
+    assert best == f"{reporting.job_id}.{made.arms[0].name}.0"
+
+
+def test_a_clone_of_no_trial_or_of_a_sample_that_is_not_drawn_is_refused(client: Client) -> None:
+    source = client.submit(SWEPT)
+
+    for trial, why in (("sample-99", "no arm, sample or trial"), ("sample-9", "no values yet")):
+        with pytest.raises(ApiError, match=why) as refusal:
+            source.clone({}, trial=trial)
+        assert (refusal.value.status, refusal.value.errors[0].pointer) == (422, "/trial")
+    with pytest.raises(ApiError, match="once all trials have finished"):
+        client.submit(EXAMPLE_JOB).clone({}, trial="best")
+
+
+def test_a_key_of_a_clone_is_for_the_trial_that_it_named(client: Client) -> None:
+    source = client.submit(SWEPT)
+    made = client.clone(source.id, {}, trial="sample-1", idempotency_key="k")
+
+    assert client.clone(source.id, {}, trial="sample-1", idempotency_key="k").job == made.job
+    with pytest.raises(ApiError, match="send a new key"):
+        client.clone(source.id, {}, trial="sample-2", idempotency_key="k")
+
+
 BASE = {"a": {"b": 1, "c": 2}, "list": [1, 2], "kind": {"kind": "x", "of_x": 1}}
 
 
@@ -259,6 +319,7 @@ def test_a_terminal_shows_what_differs_and_a_script_reads_the_id(at: str, client
     bad = run_cli.invoke(main.app, ["clone", source, "--set", "budget"])
     comment = run_cli.invoke(main.app, ["clone", source, "--dry-run", "--set", "name=#1"])
     removed = run_cli.invoke(main.app, ["clone", source, "--dry-run", "--set", "labels=null"])
+    alone = run_cli.invoke(main.app, ["clone", source, "--trial", "dense", "--set", "budget.seconds=80"])
     named = run_cli.invoke(main.app, ["clone", source, "--dry-run", "--name", "7", "--label", "team=me"])
 
     assert "/budget/seconds: 40.0 -> 80" in made.stderr and "/labels/team: None -> me" in made.stderr
@@ -267,6 +328,7 @@ def test_a_terminal_shows_what_differs_and_a_script_reads_the_id(at: str, client
     assert bad.exit_code == 2 and "FIELD=VALUE" in bad.stderr
     assert comment.exit_code == 2 and "--set name=#1: '#1' says nothing in YAML" in comment.stderr
     assert removed.exit_code == 0
+    assert [arm.name for arm in client.job(alone.stdout.strip()).spec.arms] == ["dense"]
     assert "-> 7" in named.stderr and "/labels/team: None -> me" in named.stderr
 
 

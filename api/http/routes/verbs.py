@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request, Response
+from pydantic import ValidationError
 
 from api.documents import checked
 from api.http import bodies
@@ -18,16 +19,21 @@ from api.http.routes.jobs import CREATING, IdempotencyKey
 from api.http.services import StoreOf
 from search.config import Budget
 from service.control.access.rules import Action
+from service.control.results import ranking
+from service.control.store import Store
 from service.errors import (
     Busy,
     CheckpointGone,
     DoesNotFit,
     IllegalTransition,
     InvalidJob,
+    InvalidRequest,
     PreconditionFailed,
     UnreadableJob,
 )
-from service.job.changes import differences, patched
+from service.job.changes import differences, of_trial, patched
+from service.job.parts import BEST_TRIAL
+from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.wire.jobs import Changes, Cloned, JobView
 from service.wire.steering import SteeringView, SteerRequest
@@ -212,14 +218,19 @@ def clone_job(
     request: Request,
     response: Response,
     caller: Caller,
+    trial: Annotated[
+        str | None,
+        Query(max_length=200, description="copy what this arm or sample trains: `sample-3`, `best`; or a trial's id"),
+    ] = None,
     dry_run: Annotated[bool, Query(description="only show what would differ")] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Cloned:
     """Queue a copy of this job with changes, a JSON merge patch. Pointers in errors lead into the changed job."""
-    source, asked = store.job(job).readable, _digest(job, changes)
+    source, asked = store.job(job).readable, _digest(job, changes, trial)
     made = None if dry_run else store.made_with(idempotency_key, request=asked, by=caller)
     if made is None:
-        spec = checked(JobSpec, patched(source.model_dump(mode="json"), changes))
+        base = source.model_dump(mode="json") if trial is None else _of_trial(store, job, source, trial)
+        spec = checked(JobSpec, patched(base, changes))
         spec = spec if "priority" in changes else allowed_to(caller, spec)
         require_priority(spec.priority, store, caller, operation="cloneJob", job=job)
         check(spec, request, caller.name, caller.project)
@@ -235,6 +246,25 @@ def clone_job(
     return Cloned(source=job, changes=differences(source, spec), spec=spec, job=made)
 
 
-def _digest(source: str, changes: Mapping[str, Any]) -> str:
-    """Return a digest that identifies a request for a clone."""
-    return hashlib.sha256(json.dumps([source, changes], sort_keys=True).encode()).hexdigest()
+def _of_trial(store: Store, job: str, spec: JobSpec, name: str) -> dict[str, Any]:
+    """Return the job that trains what the trial of this name or id trains. Raises InvalidRequest."""
+    trials = store.trials(job)
+    named = ranking.chosen(trials, name, None, lambda: store.report(job).best_trial)
+    found = next(iter(named or [each for each in trials if each.trial_id == name]), None)
+    if found is None:
+        best = "; `best` is known once all trials have finished" if name == BEST_TRIAL else ""
+        message = f"the job has no arm, sample or trial `{name}`{best}"
+    elif found.sample is not None and found.sample.values is None:
+        message = f"`{found.arm}` has no values yet: they are drawn when it begins"
+    else:
+        try:
+            return of_trial(spec, found.arm, None if found.sample is None else found.sample.values)
+        except ValidationError:  # an earlier release drew them
+            message = f"`{found.arm}` has values that this release does not accept"
+    raise InvalidRequest([Problem(pointer="/trial", message=message, value=name)])
+
+
+def _digest(source: str, changes: Mapping[str, Any], trial: str | None) -> str:
+    """Return a digest that identifies a request for a clone, as earlier releases computed it if it names no trial."""
+    asked = [source, changes] if trial is None else [source, changes, trial]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
