@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from trainers.exchange import memory
@@ -25,6 +26,7 @@ from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.signsgd.spec import SignSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.registry import union
 from trainers.spec.exchange import ExchangeBase
 
 D = 500
@@ -172,6 +174,40 @@ def test_one_pass_selects_and_keeps_what_two_do(config: dict[str, object]):
         plain.commit()
 
     torch.testing.assert_close(fused.tensors(), plain.tensors())
+
+
+@pytest.mark.parametrize("config", [{}, {"momentum_correction": 0.9}, {"memory": "ef21"}, {"memory": "none"}])
+def test_a_bucket_that_is_sent_whole_is_what_its_entries_are_bit_for_bit(config: dict[str, object]):
+    whole, single = (memory.build(ThresholdConfig(density=0.1, **config), torch.zeros(D)) for _ in range(2))
+
+    for step in range(4):
+        given = gradient(step)
+        if step % 2:
+            whole.take_all(given, ALL)
+            single.corrected(gradient(step), ALL)
+            assert torch.equal(given, single.take(ALL, torch.arange(D, dtype=torch.int32)).values)
+        else:
+            assert torch.equal(sent(whole, given), sent(single, given))
+        whole.commit()
+        single.commit()
+
+    assert all(torch.equal(tensor, single.tensors()[name]) for name, tensor in whole.tensors().items())
+
+
+@pytest.mark.parametrize("kind", [{"kind": "none"}, {"kind": "topk", "density": 1.0, "bucket_mib": 0.001}])
+def test_a_bucket_that_is_sent_whole_is_sent_from_where_it_lies(monkeypatch, kind: dict[str, object]):
+    config, starts = TypeAdapter(union("exchange")).validate_python(kind), list[int]()
+    monkeypatch.setattr(Connection, "all_reduce_sum", lambda self, tensor, parts: starts.append(tensor.data_ptr()))
+    buffer = GradientBuffer([(D,), (D,)], config, torch.device("cpu"))
+    exchange = build.exchange(config, buffer, Connection(1, Unpaced(), Ledger()), seed=0)
+    buffer.expect()
+    buffer.finish()
+
+    exchange.step(torch.zeros(()), kind.get("density"), 0.1)
+
+    lead = buffer.gradient.element_size()  # the loss
+    *early, last = (buffer.gradient[bucket.span].data_ptr() for bucket in buffer.buckets)
+    assert starts == [*early, last - lead]
 
 
 @pytest.mark.parametrize("config", [{}, {"momentum_correction": 0.9}])

@@ -27,18 +27,25 @@ class DenseExchange(Stateless):
         *early, last = self._buffer.buckets
         for bucket in early:
             all_reduce_mean(self._buffer.wait(bucket), self._connection, loss.new_empty(0), self._dtype)
-        loss_sum = self._with_the_loss(last, loss.reshape(1))
+        self._buffer.wait(last)
+        loss_sum = all_reduce_bucket(self._buffer, last, self._connection, loss.reshape(1), self._dtype)
         # What is not finite on one rank is not finite in the sum, whose bits are the same on all ranks.
         return agreed([loss_if(all_finite(self._buffer.gradient), loss_sum)], self._connection.num_workers)
 
-    def _with_the_loss(self, bucket: Bucket, loss: Tensor) -> Tensor:
-        """Average the last bucket; returns the sum of the losses `(1,)`, which need no copy of it to go along."""
-        gradient = self._buffer.wait(bucket)
-        if self._dtype != torch.float32:
-            return all_reduce_mean(gradient, self._connection, loss, self._dtype)
-        summed = _sum_behind(self._buffer.led_by(loss, bucket), 1, self._connection)
-        gradient.div_(self._connection.num_workers)
-        return summed
+
+def all_reduce_bucket(
+    buffer: Gradients, bucket: Bucket, connection: Connection, control: Tensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Average a bucket, which is complete, as `all_reduce_mean` does; `control` `(c,)` has a few numbers, or none.
+
+    Before the bucket that starts at 0 there is room for them, so they need no copy of it to go along.
+    """
+    gradient = buffer.gradient[bucket.span]
+    if dtype != torch.float32 or bucket.start > 0 or not len(control):
+        return all_reduce_mean(gradient, connection, control, dtype)
+    summed = _sum_behind(buffer.led_by(control, bucket), len(control), connection)
+    gradient.div_(connection.num_workers)
+    return summed
 
 
 def all_reduce_mean(

@@ -47,7 +47,7 @@ class Memory(Protocol):
         """
 
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
-        """Return the bucket's corrected gradient. The memory keeps all of it until `take` or `take_all`."""
+        """Return the bucket's corrected gradient. The memory keeps all of it until `take`."""
 
     def sample(self, gradient: Tensor, span: slice, of: int | None = None) -> Tensor:
         """Return evenly spread entries of the corrected gradient, without correcting the others.
@@ -58,8 +58,8 @@ class Memory(Protocol):
     def take(self, span: slice, indices: Tensor) -> Entries:
         """Return the corrected entries at `indices`, to be sent, and remove them from the memory."""
 
-    def take_all(self, span: slice) -> None:
-        """Remove the whole bucket from the memory: all of it is sent."""
+    def take_all(self, gradient: Tensor, span: slice) -> None:
+        """Correct the bucket's gradient in place, and keep nothing of it: all of it is sent."""
 
     def keep(self, span: slice, errors: Entries) -> None:
         """Keep `errors` too: the part of the sent entries that the message lost."""
@@ -139,7 +139,8 @@ class Residual(MemoryBase):
         clear(kept, indices)
         return taken
 
-    def take_all(self, span: slice) -> None:
+    def take_all(self, gradient: Tensor, span: slice) -> None:
+        gradient += self._before(span)
         self._residual.next[span].zero_()
 
     def keep(self, span: slice, errors: Entries) -> None:
@@ -198,7 +199,8 @@ class Accumulation(MemoryBase):
             clear(self._momentum.next[span], indices)
         return taken
 
-    def take_all(self, span: slice) -> None:
+    def take_all(self, gradient: Tensor, span: slice) -> None:
+        gradient.copy_(self.corrected(gradient, span))
         self._sum.next[span].zero_()
         if self._correction.masks:
             self._momentum.next[span].zero_()
@@ -245,8 +247,9 @@ class Differences(MemoryBase):
         scatter_add(self._sent.next[span], taken)
         return taken
 
-    def take_all(self, span: slice) -> None:
-        self._sent.next[span] += self._difference[span]
+    def take_all(self, gradient: Tensor, span: slice) -> None:
+        gradient.copy_(self.corrected(gradient, span))
+        self._sent.next[span] += gradient
 
     def keep(self, span: slice, errors: Entries) -> None:
         scatter_add(self._sent.next[span], errors, -1.0)
@@ -291,7 +294,7 @@ class Nothing(MemoryBase):
     def take(self, span: slice, indices: Tensor) -> Entries:
         return take(self._corrected[span], indices)
 
-    def take_all(self, span: slice) -> None:
+    def take_all(self, gradient: Tensor, span: slice) -> None:
         return
 
     def keep(self, span: slice, errors: Entries) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from trainers.exchange import memory
 from trainers.exchange.aggregate import Aggregator, Gather, Report, Unread, read
 from trainers.exchange.connection import Connection
-from trainers.exchange.dense import all_reduce_mean
+from trainers.exchange.dense import all_reduce_bucket
 from trainers.exchange.gradients import Gradients
 from trainers.exchange.level import Level
 from trainers.exchange.selector import Selector
@@ -106,11 +106,10 @@ class SparseExchange:
     def _dense(self, bucket: Bucket, control: Sequence[Tensor]) -> Unread:
         """Average the whole bucket. `control` goes along: the loss, the count this rank wanted, and its note."""
         gradient = self._buffer.gradient[bucket.span]
-        gradient.copy_(self._memory.corrected(gradient, bucket.span))
-        self._memory.take_all(bucket.span)
+        self._memory.take_all(gradient, bucket.span)
         self._aggregators[bucket.index].release(gradient)
         told = torch.stack([each.float() for each in control]) if control else gradient.new_empty(0)
-        sums = all_reduce_mean(gradient, self._connection, told)
+        sums = all_reduce_bucket(self._buffer, bucket, self._connection, told)
         words = torch.cat([all_finite(gradient).float().reshape(1), sums]).view(torch.int32)
         return Unread(words, partial(self._read, float(len(gradient))))
 
