@@ -219,12 +219,22 @@ class RecordedSchedule(ScheduleFile):
         description="the optimizer's linear ramp from the first step, which the rates of `entries` do not have: step "
         "`i` was trained at `min(1, (i + 1) / warmup_steps)` times its rate; 0: at its rate",
     )
+    optimizer_options: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="of the optimizer that a loop trained with, besides the rate: `momentum`, `nesterov`, `betas`, "
+        "`weight_decay`; empty: `provenance.job` has them, or nobody does",
+    )
     complete: bool = Field(
         True,
         description="false: the run had not ended; behind its last checkpoint the entries are as they were decided, "
         "without ramps",
     )
     provenance: Provenance | None = Field(None, description="null: an earlier release wrote the file")
+
+    @property
+    def optimizer_fields(self) -> dict[str, JsonValue]:
+        """The optimizer's kind and options, as `wiretune.build_optimizer` takes them."""
+        return {"kind": self.optimizer, **self.optimizer_options}
 
     def learning_rate_at(self, step: int) -> float:
         """Return the learning rate of optimizer step `step`, with the warm-up; past the end, that of the last step.

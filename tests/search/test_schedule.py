@@ -9,7 +9,7 @@ from schedulefree import AdamWScheduleFree, SGDScheduleFree
 
 from search.schedule import Schedule
 from search.schedule_file import Entry, Provenance, ScheduleFile, json_schema
-from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.optimizer import Optimizer
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.segment import Segment
 
@@ -186,7 +186,8 @@ def test_an_option_that_an_entry_leaves_out_is_as_the_optimizer_was_built(joint_
 
 def test_the_momentum_of_adam_is_its_first_beta(joint_schedule):
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], betas=(0.9, 0.99))
-    joint_schedule.scheduler(optimizer)
+    entries = tuple(each.model_copy(update={"values": {"momentum": 0.8}}) for each in joint_schedule.entries)
+    joint_schedule.model_copy(update={"optimizer": "adamw", "entries": entries}).scheduler(optimizer)
 
     assert optimizer.param_groups[0]["betas"] == (0.8, 0.99)
 
@@ -216,6 +217,59 @@ def test_a_scheduler_whose_state_is_loaded_sets_the_level_and_the_options_of_the
     after.load_state_dict(before.state_dict())
 
     assert (levels, again.param_groups[0]["momentum"]) == ([0.01, 0.03], 0.8)
+
+
+def test_an_option_goes_back_to_its_value_of_before_the_schedule_whichever_state_was_loaded_first(schedule):
+    entries = (schedule.entries[0].model_copy(update={"values": {"momentum": 0.8}}), *schedule.entries[1:])
+    schedule = schedule.model_copy(update={"entries": entries})
+    first, again = (torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.7, momentum=0.9) for _ in range(2))
+    before = schedule.scheduler(first)
+    first.step()
+    before.step()
+    again.load_state_dict(first.state_dict())
+    after = schedule.scheduler(again)
+    after.load_state_dict(before.state_dict())
+
+    used = []
+    for _ in range(4):
+        used.append(again.param_groups[0]["momentum"])
+        again.step()
+        after.step()
+
+    assert used == [0.8, 0.8, 0.8, 0.9]
+
+
+def test_an_option_that_the_optimizer_does_not_have_is_refused(joint_schedule):
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
+
+    with pytest.raises(ValueError, match=r"`entries\[0\].values` sets `nesterov`, .* of the kind `sgd`"):
+        joint_schedule.scheduler(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "is_warned"),
+    [
+        ("sgd", torch.optim.SGD, False),
+        ("sgd", torch.optim.AdamW, True),
+        ("lars", torch.optim.SGD, True),
+        ("from_exchange", torch.optim.SGD, False),
+        ("own", torch.optim.AdamW, False),
+        ("adamw", torch.optim.Adagrad, False),
+    ],
+)
+def test_an_optimizer_that_is_clearly_of_another_kind_is_warned_of(schedule, kind, optimizer, is_warned, caplog):
+    schedule.model_copy(update={"optimizer": kind}).scheduler(optimizer([torch.nn.Parameter(torch.ones(1))], lr=0.1))
+
+    said = [record.getMessage() for record in caplog.records if record.name == "wiretune.schedule"]
+    assert len(said) == is_warned
+    assert all(each.startswith(f"the schedule was learned with `{kind}`") for each in said)
+
+
+def test_several_optimizers_are_refused_with_a_remedy(schedule):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+
+    with pytest.raises(ValueError, match=r"must be one .*, got list: of several, give each its own scheduler"):
+        schedule.scheduler([optimizer, optimizer])
 
 
 @pytest.fixture
