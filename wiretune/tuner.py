@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import chain
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from search import strategies
 from search.config import Budget, ControllerConfig, ScheduleConfig, StagedConfig
 from search.loop.orders import Order, Taken, Task
 from search.loop.pacing import FIRST_PUSH
-from search.schedule import Schedule
+from search.schedule import KINDS, Schedule
 from search.schedule_file import OWN
 from search.space import Axis, SearchSpace, Weights
 from search.types import Decision, Values
@@ -37,9 +38,14 @@ from trainers.training.model import looks_trained, matrices
 from wiretune.committed import TOLD, CommittedValues, num_steps_in, row_of, values_of
 from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import TIMED_PART, Leader
+from wiretune.step_check import StepCheck
 
-#: Torch's optimizers whose learning rates the controller knows. Any other is treated like a workload's own.
-KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
+#: The options of an optimizer that its schedule keeps, by the kind that it has there.
+OPTIONS_OF = {
+    "sgd": ("momentum", "nesterov", "weight_decay"),
+    "adamw": ("betas", "weight_decay"),
+    "from_exchange": ("weight_decay",),
+}
 #: The longest round, in steps, that is timed before a search.
 MOST_TIMED = 16
 #: A probe or commit may have this many losses in a row that are not finite; with one more, it has diverged.
@@ -127,8 +133,10 @@ class Tuner:
         self._signs = GradientSigns(
             handle.optimizer, parameters_may_differ=handle.config.parameters_may_differ, scale=handle.scale
         )
+        self._check = StepCheck(handle.optimizer)
         self._course = self._follow()
         next(self._course, None)
+        handle.before_detach = self.stop
 
     @property
     def num_taken_back(self) -> int:
@@ -179,14 +187,18 @@ class Tuner:
         where the probe or commit began. After the budget's last step it does nothing.
 
         Raises:
+            ValueError: `loss` is not one number.
             RuntimeError: on all ranks, once, when commits in a row diverge so that no rate is at fault: two by the
                 same decision or in their first steps, or three after 10 steps or more, or six, the last no later than
-                the first.
+                the first; or the optimizer has not stepped since the last report; or an earlier `report` has failed.
         """
-        try:
-            self._course.send(torch.as_tensor(loss).item())
-        except StopIteration:
+        number = number_of(loss)
+        if self.is_over:
             return
+        self._check_alive()
+        self._check.check_report()
+        with suppress(StopIteration):  # after the budget's last step
+            self._course.send(number)
 
     def stop(self) -> None:
         """End the search at this step, when a loop ends early; collective.
@@ -199,9 +211,17 @@ class Tuner:
         self._course.close()
         self.handle.settle()
         if self.is_probing:
-            self.handle.restore("stage")
+            self._rewind(Task.RESTORE)
             self._set(self._committed.at(len(self._committed) - 1) if self._committed else self._opening)
         self._end()
+
+    def _check_alive(self) -> None:
+        """Raise RuntimeError if an error or an interrupt has ended the search within a `report`."""
+        if getgeneratorstate(self._course) == GEN_CLOSED and not self.is_over:
+            raise RuntimeError(
+                "an earlier `report` has failed, and the search cannot go on from there: call `stop()` on all ranks, "
+                "or attach again and load the last state"
+            )
 
     def schedule(self) -> Schedule:
         """Return the values of all steps kept so far, without probes and rolled-back steps.
@@ -215,7 +235,13 @@ class Tuner:
             remedy = "the search ended before its first commit" if self.is_over else "ask again when the tuner is over"
             raise RuntimeError(f"no step is committed yet, so there is no schedule: {remedy}")
         entries = self._committed.entries(unit=self._unit)
-        return Schedule(optimizer=self._kind, num_steps=len(self._committed), entries=entries)
+        group = self.handle.optimizer.param_groups[0]
+        return Schedule(
+            optimizer=self._kind,
+            num_steps=len(self._committed),
+            entries=entries,
+            optimizer_options=options_of(group, self._kind),
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's part of the search, the handle's state included: tensors, and what JSON has.
@@ -223,8 +249,10 @@ class Tuner:
         Each rank saves its own at the same step, beside the states of model and optimizer.
 
         Raises:
-            RuntimeError: the last step was a probe's, which is taken back: save while `is_probing` is false.
+            RuntimeError: the last step was a probe's, which is taken back: save while `is_probing` is false; or an
+                earlier `report` has failed.
         """
+        self._check_alive()
         if self.is_probing:
             raise RuntimeError("a probe is under way, whose steps are taken back: save while `is_probing` is false")
         self.handle.settle()
@@ -297,13 +325,13 @@ class Tuner:
     def _follow(self) -> Generator[None, float, None]:
         """Carry out the orders of rank 0; `send` takes the loss of each step."""
         while (order := self._ordered()).task not in (Task.STOP, Task.GIVE_UP):
-            self.is_probing = order.task == Task.PROBE
             if order.task == Task.ACCEPT:
                 for values in order.steps:
                     self._committed.append(values)
-                self._taken = None
+                self._taken, self.is_probing = None, False
                 continue
             self._rewind(order.task)
+            self.is_probing = order.task == Task.PROBE
             yield from self._step(order)
             self._taken = self._mean()
         self._end()
@@ -321,6 +349,7 @@ class Tuner:
             self.handle.snapshot("stage")
             progress.num_kept, progress.kept_loss = len(self._committed), progress.last_loss
         elif task == Task.RESTORE:
+            self.is_probing = True  # until it is done: `stop` does it if this is interrupted
             self.handle.restore("stage")
             self._signs.begin()
             progress.last_loss, progress.num_lost = progress.kept_loss, 0
@@ -344,6 +373,7 @@ class Tuner:
     def _end(self) -> None:
         self.is_over, self.is_probing = True, False
         self._signs.end()
+        self._check.end()
         self.handle.forget("stage")
 
     def _told(self, loss: float) -> float:
@@ -372,6 +402,7 @@ class Tuner:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+        self._check.keep_rates()
         self.handle.chosen = StepValues(*(getattr(values, name) for name in StepValues._fields))
 
     def _ordered(self) -> Order:
@@ -403,6 +434,17 @@ class Tuner:
         return Taken._make([*means, round(sums[-1].item() / len(links.topology.nodes))])
 
 
+def number_of(loss: Tensor | float) -> float:
+    """Return `loss` as a number. Raises ValueError for what is not one."""
+    try:
+        tensor = torch.as_tensor(loss)
+    except (RuntimeError, TypeError, ValueError):
+        raise ValueError(f"`loss` must be one number, or a tensor of one, got {loss!r}") from None
+    if tensor.numel() != 1:
+        raise ValueError(f"`loss` must be one number, got shape {tuple(tensor.shape)}: give its mean")
+    return tensor.item()
+
+
 def guess_of(optimizer: torch.optim.Optimizer) -> float:
     """Return the learning rate to search around, that of the first group.
 
@@ -413,6 +455,14 @@ def guess_of(optimizer: torch.optim.Optimizer) -> float:
     if not guess > 0:
         raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {guess}")
     return guess
+
+
+def options_of(group: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return the options of a parameter group that the schedule of an optimizer of this `kind` keeps."""
+    options = {name: group[name] for name in OPTIONS_OF.get(kind, ()) if name in group}
+    if "betas" in options:
+        options["betas"] = [float(each) for each in options["betas"]]  # which may be tensors
+    return options
 
 
 def check_ends(budget: Budget, *, num_nodes: int) -> None:

@@ -155,6 +155,147 @@ def test_a_search_that_stops_within_a_commit_keeps_its_steps():
     assert tuner.schedule().num_steps == 3
 
 
+@pytest.mark.parametrize("num_good", [0, 5])
+def test_a_search_whose_report_was_interrupted_says_so_until_it_is_stopped_and_then_leaves_what_is_committed(
+    num_good: int, monkeypatch: pytest.MonkeyPatch
+):
+    script = Script(controller={"kind": "bo"}, steps=STEPS)
+    tuner, before = script.tuner, script.state
+    assert isinstance(tuner, wiretune.Tuner)
+    for _ in range(num_good):
+        script.step()
+    with monkeypatch.context() as within, pytest.raises(KeyboardInterrupt):
+        within.setattr(tuner, "_clock", interrupted)
+        script.step()
+
+    with pytest.raises(RuntimeError, match=r"an earlier `report` has failed.*: call `stop\(\)`"):
+        script.step()
+    tuner.stop()
+
+    assert all(map(torch.equal, script.state, before)) and tuner.is_over
+    assert [group["lr"] for group in script.optimizer.param_groups] == pytest.approx([0.001, 0.002])
+    script.step()
+
+
+def test_a_rewind_that_was_interrupted_is_made_by_stop(monkeypatch: pytest.MonkeyPatch):
+    script = Script(controller={"kind": "fixed"}, steps=40)
+    tuner, before = script.tuner, script.state
+    assert isinstance(tuner, wiretune.Tuner)
+    monkeypatch.setattr(tuner.handle, "restore", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        while True:
+            script.step(loss=math.nan)
+    monkeypatch.undo()
+
+    tuner.stop()
+
+    assert all(map(torch.equal, script.state, before))
+    with pytest.raises(RuntimeError, match="the search ended before its first commit"):
+        tuner.schedule()
+
+
+def interrupted(*_: object) -> float:
+    raise KeyboardInterrupt
+
+
+def test_a_search_that_is_detached_within_a_probe_leaves_what_is_committed():
+    script = Script(controller={"kind": "bo"}, steps=STEPS)
+    tuner, before = script.tuner, script.state
+    assert isinstance(tuner, wiretune.Tuner)
+    for _ in range(3):
+        script.step()
+    assert tuner.is_probing
+
+    tuner.handle.detach()
+
+    assert tuner.is_over and all(map(torch.equal, script.state, before))
+
+
+@pytest.mark.parametrize("is_tensor", [False, True])
+def test_a_scheduler_that_overwrites_the_rates_of_a_search_is_refused(is_tensor: bool):
+    script = Script()
+    for group in script.optimizer.param_groups:
+        group["lr"] = torch.tensor(group["lr"]) if is_tensor else group["lr"]
+    script.tuner = wiretune.attach(script.model, script.optimizer, controller={"kind": "bo"}, steps=STEPS)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(script.optimizer, lambda step: 0.9**step)
+    script.step()
+    scheduler.step()
+
+    with pytest.raises(RuntimeError, match=r"group 0 must have the rate that the tuner has set, .* leave out your l"):
+        script.step()
+
+
+def test_a_scheduler_that_steps_before_each_report_changes_no_rate():
+    script, alone = (Script(controller={"kind": "fixed"}, steps=9) for _ in range(2))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(script.optimizer, lambda step: 0.9**step)
+    tuner, script.tuner = script.tuner, None
+    assert isinstance(tuner, wiretune.Tuner)
+
+    for _ in range(9):
+        script.step()
+        scheduler.step()
+        tuner.report(script.losses[-1])
+        alone.step()
+
+    assert script.losses == alone.losses
+
+
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_a_report_without_a_step_for_the_gradients_that_wait_is_refused(accumulates: bool):
+    script, num_reports = Script(controller={"kind": "bo"}, steps=STEPS), 0
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+
+    with pytest.raises(RuntimeError, match=r"call `report` once, after each `optimizer.step\(\)`"):
+        for number in range(20):
+            loss = (script.model(script.inputs) - script.inputs[:, :1]).square().mean()
+            loss.backward()
+            if accumulates and number % 2 == 0:
+                script.optimizer.step()
+                script.optimizer.zero_grad()
+            tuner.report(loss)
+            num_reports += 1
+
+    assert num_reports == (7 if accumulates else 0)
+
+
+def test_steps_that_a_grad_scaler_or_a_script_leaves_out_may_be_reported():
+    script = Script(controller={"kind": "fixed"}, steps=STEPS)
+    scaler, tuner = torch.amp.GradScaler("cpu", init_scale=2.0**127), script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+
+    for number in range(40):
+        script.optimizer.zero_grad()
+        loss = (script.model(script.inputs) - script.inputs[:, :1]).square().mean() * 1e6
+        scaler.scale(loss).backward()
+        if number < 38:
+            scaler.step(script.optimizer)
+            scaler.update()
+        tuner.report(loss)
+
+    assert scaler.get_scale() < 2.0**120  # so many steps were left out
+    assert tuner.schedule().num_steps == 40
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (torch.ones(4, 2), r"`loss` must be one number, got shape \(4, 2\): give its mean"),
+        (None, "`loss` must be one number, or a tensor of one, got None"),
+    ],
+)
+def test_a_loss_that_is_not_one_number_is_refused_and_the_search_goes_on(loss: Any, message: str):
+    script = Script(controller={"kind": "fixed"}, steps=3)
+    assert isinstance(script.tuner, wiretune.Tuner)
+
+    with pytest.raises(ValueError, match=message):
+        script.tuner.report(loss)
+
+    for _ in range(3):
+        script.step()
+    assert script.tuner.is_over
+
+
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_search_that_is_over_keeps_no_copy_of_the_model(stops: bool):
     script = Script(controller={"kind": "fixed"}, steps=5)
@@ -197,6 +338,38 @@ def test_a_plain_loop_follows_what_was_learned(tuned: Script):
     assert [first for first, _ in plain.rates] == pytest.approx(committed, rel=1e-4)
     assert len(schedule.entries) < len(committed) / 2
     assert schedule.optimizer == "sgd"
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "plain sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.02),
+    "nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.8, nesterov=True, weight_decay=0.1),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.02, betas=(0.8, 0.9), weight_decay=0.1),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.02),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_schedule_builds_an_optimizer_with_the_options_of_the_one_that_learned_it(name: str):
+    learned, again = nn.Linear(4, 1), nn.Linear(4, 1)
+    again.load_state_dict(learned.state_dict())
+    optimizer = OPTIMIZERS[name](learned.parameters())
+    tuner = wiretune.attach(learned, optimizer, controller={"kind": "cosine"}, steps=8)
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer, end_step: Callable[[Tensor], None]) -> None:
+        for step in range(8):
+            optimizer.zero_grad()
+            loss = (model(torch.eye(4)) - step).square().mean()
+            loss.backward()
+            optimizer.step()
+            end_step(loss)
+
+    train(learned, optimizer, tuner.report)
+    schedule = wiretune.Schedule.from_json(tuner.schedule().to_json())
+    optimizer = wiretune.build_optimizer(again, schedule.optimizer_fields)
+    scheduler = schedule.scheduler(optimizer)
+    train(again, optimizer, lambda _: scheduler.step())
+
+    assert torch.allclose(again.weight, learned.weight, rtol=1e-4)
 
 
 def test_rates_of_an_optimizer_that_the_tuner_does_not_know_are_kept_as_multiples_of_the_guess():
