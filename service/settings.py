@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -18,6 +18,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from search.config import Config
 from service import cores
 from service.job.states import ENDS, Occasion
 from service.log_lines import LogFormat, LogLevel
@@ -31,10 +32,8 @@ _KINDS = {"integer": "an integer", "number": "a number", "string": "text", "bool
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
 
 
-class ClusterNodes(BaseModel):
+class ClusterNodes(Config):
     """A number of nodes of the same kind."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     cpus: float = Field(gt=0, le=1_000_000)
     gpus: float = Field(0.0, ge=0, le=1_000_000)

@@ -5,17 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from search.config import BoConfig, Budget, ControllerConfig
+from search.config import BoConfig, Budget, Config, ControllerConfig
 from search.sweep.spec import MAX_PARAMS, ParamPath, ParamRange, SweepConfig
 from service.job.priority import Priority
 from service.job.states import ENDS, Occasion
@@ -70,10 +62,6 @@ Notes = Annotated[
     str, Field(max_length=10_000, json_schema_extra={"pattern": r"^[^\x00]*$"}), AfterValidator(_without_nul)
 ]
 Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
-
-
-class Config(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Workers(Config):

@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from search.config import Config
 from service.prediction.model import OwnCost
 from service.wire.predictions import Task
 from trainers.methods.replica_config import ReplicaConfig
@@ -18,11 +19,7 @@ FILE = Path(__file__).parent / "evidence.json"
 ANY = "*"
 
 
-class Evidence(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Lesson(Evidence):
+class Lesson(Config):
     """A method's steps to a loss on one task and number of hosts, as a multiple of dense training's steps."""
 
     method: str
@@ -32,7 +29,7 @@ class Lesson(Evidence):
     num_missed: int = Field(description="seeds that did not reach it in the steps they had")
 
 
-class RecordedTask(Evidence):
+class RecordedTask(Config):
     """A task with the compute time of a step, measured alone on a core of its own."""
 
     model: str = Field(description="for a person")
@@ -41,7 +38,7 @@ class RecordedTask(Evidence):
     compute_ms: float
 
 
-class Recorded(Evidence):
+class Recorded(Config):
     """All recorded evidence."""
 
     methods: dict[str, dict[str, Any]] = Field(description="by name: the parts of a job that choose it")

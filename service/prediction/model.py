@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
+from search.config import Config
 from service.catalog.methods import mean_traffic_of
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.link import EmulateLink
@@ -23,10 +22,8 @@ GOODPUT = 0.89
 WITHIN_MBPS = 16_000.0
 
 
-class OwnCost(BaseModel):
+class OwnCost(Config):
     """A worker's processor seconds for one exchange by a method, without waits for the link."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     fixed_s: float
     per_entry_s: float  # per trained parameter

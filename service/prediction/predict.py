@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from search.config import Budget
+from search.config import Budget, Config
 from service.catalog.methods import MAX_SHAPES, SHAPES, parsed
 from service.job.parts import TrialSpec
 from service.job.problems import problems_of
@@ -44,10 +44,8 @@ ONE_SEED = 1.3
 SLOWEST, FASTEST, NUM_HALVINGS = 0.01, 1e6, 20
 
 
-class PredictionRequest(BaseModel):
+class PredictionRequest(Config):
     """A job, what a step of it computes, and the link and the workers that it may get."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     job: JobSpec
     compute_ms: float = Field(ge=0.001, le=1e7, description="of a step of one worker that exchanges nothing")

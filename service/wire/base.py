@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict
 
+from search.config import Config
+
 #: The maximum number of entries in a page.
 MAX_PAGE = 500
 
@@ -12,7 +14,5 @@ class View(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class Asked(BaseModel):
+class Asked(Config):
     """Base of requests. Unknown fields are refused, since they may be misspelt."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
