@@ -40,6 +40,8 @@ class SummingRank:
                 self.slots[args[0]] = list(self.state)
             case "restore":
                 self.state = list(self.slots[args[0]])
+            case "forget":
+                self.slots.pop(args[0], None)
             case "save":
                 self.storage[args[0]] = list(self.state)
                 return []
@@ -187,6 +189,28 @@ def test_only_the_lost_ranks_are_replaced():
         group.run(RUN)
 
     assert inner.replaced == [(2, 0), ()]
+
+
+def test_slots_are_given_up_before_a_second_state_is_built_and_filled_again():
+    inner = SummingGroup({4: (1,)})
+    group, kept = RepairingGroup(inner), []
+    group.run(RUN)
+    group.snapshot("best")
+    group.run(RUN)
+    group.snapshot("stage")
+    answer = SummingRank.answer
+
+    def watched(rank: SummingRank, method: str, args: Sequence[Any]) -> Any:
+        if method == "reset":
+            kept.append({*rank.slots})
+        return answer(rank, method, args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SummingRank, "answer", watched)
+        group.run(RUN)
+
+    assert kept == [set(), set()]
+    assert [rank.slots for rank in inner.ranks] == [{"best": [1.0], "stage": [1.0, 1.0]}] * 2
 
 
 def test_losses_in_a_row_are_given_up():

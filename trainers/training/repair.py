@@ -69,7 +69,11 @@ class History:
         return any(Call("load", (url,)) in trail for trail in (self._now, *self._slots.values()))
 
     def way_here(self) -> Iterable[Call]:
-        """Yield the calls that rebuild every slot and then the present state, on ranks in any state."""
+        """Yield the calls that rebuild every slot and then the present state, on ranks in any state.
+
+        Slots are given up first: a reset builds the state before the first step beside the live one, and needs room.
+        """
+        yield from (Call("forget", (slot,)) for slot in self._slots)
         here: Trail = ()
         snapshots = [(trail, Call("snapshot", (slot,))) for slot, trail in self._slots.items()]
         for trail, snapshot in [*snapshots, (self._now, None)]:
