@@ -31,6 +31,7 @@ from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.spec.levels import AccordionConfig
 from trainers.spec.partition import IidPartition
 from trainers.spec.ranges import Config, Onset
+from trainers.spec.workloads import OwnWorkload
 
 #: A shorter probe does not show where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
@@ -76,6 +77,14 @@ def _on_the_job(spec: JobSpec) -> Iterator[str]:
         yield (
             f"`objective.every` is {every} and `budget.steps` {steps}, so a trial is evaluated at its start and end "
             f"alone: give `every` {max(1, steps // 10)} for a curve"
+        )
+    workload = spec.workload
+    if isinstance(workload, OwnWorkload) and workload.code is None and workload.path is None:
+        module = workload.factory.partition(":")[0]
+        yield (
+            f"`workload` has neither `code` nor `path`: `wiretune run` takes the working folder, but the nodes of a "
+            f"service import whichever `{module}` they find: give `wiretune submit --code FOLDER`, unless it is "
+            "installed there"
         )
     num_samples, num_distinct = spec.num_samples, num_combinations(spec.params)
     if num_samples > num_distinct:

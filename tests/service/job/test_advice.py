@@ -43,6 +43,7 @@ def test_the_examples_need_no_advice(path: Path) -> None:
         ({"params": {"workload.batch_size": {"choice": [16, 32]}}}, "14 of `sweep.samples` 16 would train again"),
         ({"controller": {"kind": "sobol"}, "optimizer": ADAMW, "budget": {"steps": 104}}, "give 105 steps"),
         ({"controller": {"kind": "local"}, "budget": {"steps": 209}}, "give 210 steps"),
+        ({"workload": {"factory": "package.tumours:Tumours"}}, "import whichever `package.tumours` they find"),
         ({"controller": {"kind": "autolrs"}, "budget": {"steps": 2000}}, "7 steps, too few to forecast a stage of 67"),
         ({"controller": {"kind": "autolrs", "first_stage": 100}, "budget": {"steps": 5000}}, "give `first_stage` 140"),
         ({"controller": {"kind": "autolrs", "first_stage": 900}, "budget": {"steps": 900}}, "give 1800 steps"),
@@ -170,3 +171,8 @@ def test_nor_for_one_that_is_usual_for_new_models_where_the_job_says_that_its_mo
 
     assert advised(**job, controller={"kind": "bo", "first_search": "unless_known"}) == ()
     assert len(advised(**job)) == 1
+
+
+@pytest.mark.parametrize("place", [{"path": "/srv/models"}, {"code": "sha256:" + "0" * 64}], ids="".join)
+def test_a_factory_with_a_place_to_import_it_from_needs_no_advice(place: dict[str, str]) -> None:
+    assert advised(workload={"factory": "tumours:Tumours"} | place) == ()
