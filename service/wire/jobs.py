@@ -30,6 +30,15 @@ def _is_over(state: JobState, finished_at: datetime | None) -> bool:
     return state in TERMINAL or (state not in RULES and finished_at is not None)
 
 
+class LostAttempt(View):
+    """An attempt that was lost, and how many more may be."""
+
+    number: int
+    reason: str = Field(description="why it was lost, for a person")
+    num_lost: int = Field(description="attempts in a row that got the job no further, this one included")
+    max_lost: int = Field(description="after so many the job fails")
+
+
 class JobView(View):
     """A job and where it is."""
 
@@ -54,6 +63,9 @@ class JobView(View):
     priority: Priority = Priority.NORMAL
     queue: QueuePlace | None = Field(
         None, description="its place while it is queued; `version` does not count it. Null in snapshots"
+    )
+    lost: LostAttempt | None = Field(
+        None, description="its last attempt that was lost; null: none was, or the job has got further since, or is over"
     )
     advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
     unreadable: str | None = Field(
@@ -92,14 +104,17 @@ class JobProgress(View):
     )
     num_trials: int
     num_finished: int
-    arm: str = Field(description="of the trial that the following are of: it trains, or has the lowest loss")
+    arm: str = Field(
+        description="of the trial that the following are of: one of the best arm's, once that has a result, and of "
+        "these the one that trains, or has the lowest loss"
+    )
     learning_rate: float | None
     level: float | None
     level_name: str = Field(description="what its level is: density, threshold")
     losses: tuple[float | None, ...] = Field(
         description="its validation loss, as means over equal spans of steps, at most 40; null: diverged"
     )
-    bytes_sent: int = Field(description="by one worker of each trial so far")
+    bytes_sent: int = Field(description="by one worker of each trial of that arm so far")
     bytes_dense: int = Field(description="what the same steps would have sent without compression")
 
 
@@ -126,6 +141,9 @@ class JobSummary(View):
     archived: bool = False
     priority: Priority = Priority.NORMAL
     queue: QueuePlace | None = Field(None, description="its place while it is queued")
+    lost: LostAttempt | None = Field(
+        None, description="its last attempt that was lost; null: none was, or the job has got further since, or is over"
+    )
     version: int = Field(0, description="in quotes it is the job's `ETag`, which verbs take as `If-Match`")
     verbs: Verbs = Field((), description="what may be asked of it in this state")
     progress: JobProgress | None = Field(None, description="null unless asked for with `progress=true`")

@@ -74,6 +74,23 @@ def test_a_trial_that_completed_needs_no_more_of_its_budget(store, driver):
     assert told.share == pytest.approx(1 / told.num_trials)
 
 
+def test_bytes_and_values_are_those_of_the_best_arm_once_it_has_a_result(store, make_spec, begin):
+    arms = [{"name": "tuned"}, {"name": "dense", "exchange": {"kind": "none"}}]
+    driver = begin(store.add_job(make_spec(arms=arms))[0].id)
+    tuned, dense = (trial.trial_id for trial in store.trials(driver.job_id))
+    for trial_id in (tuned, dense):
+        driver.trial_id = trial_id
+        driver.send(started(driver))
+    driver.send(Billed(trial_id=dense, bill=Bill(bytes_sent=9000, bytes_dense=9000)))
+    before = listed(store, driver.job_id)
+
+    driver.send(finished(tuned, bill=Bill(bytes_sent=300, bytes_dense=9000)))
+
+    after = listed(store, driver.job_id)
+    assert (before.arm, before.bytes_sent) == ("dense", 9000)
+    assert (after.arm, after.bytes_sent, after.bytes_dense) == ("tuned", 300, 9000)
+
+
 def test_a_trial_that_diverged_has_spent_what_it_spent_and_needs_no_more(store, make_spec, begin):
     driver = begin(store.add_job(make_spec(budget={"steps": 1000}))[0].id)
     driver.send(started(driver), finished(driver.trial_id, outcome="diverged"))  # after 30 steps

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from service.control.metrics import points
 from service.control.models import JobRow, TrialRow
+from service.control.results import ranking
 from service.job.states import ACTIVE, JobState
 from service.wire.jobs import JobProgress
 from trainers.methods.exchange.auto.spec import JobExchange
@@ -31,6 +32,8 @@ _TRIALS = (
         TrialRow.learning_rate,
         TrialRow.level,
         TrialRow.validation_loss,
+        TrialRow.validation_metrics,
+        TrialRow.metric_directions,
         TrialRow.bill,
         TrialRow.sample,
     )
@@ -45,16 +48,21 @@ def progress(session: Session, jobs: Sequence[JobRow]) -> dict[str, JobProgress]
     """Return the progress of each of `jobs`, by its id."""
     rows = session.execute(_TRIALS, {"job_ids": [job.id for job in jobs]})
     trials = {job_id: list(found) for job_id, found in groupby(rows, key=lambda row: row.job_id)}
-    shown = {job_id: _shown(found) for job_id, found in trials.items()}
+    shown = {job.id: _shown(ranking.metric_of(job.spec), trials[job.id]) for job in jobs}
     begun = [trial.id for trial in shown.values() if trial.step]
     curves = points.parts(session, begun, "validation_loss", max_points=MAX_POINTS)
     return {job.id: _progress(job, trials[job.id], shown[job.id], curves) for job in jobs}
 
 
-def _shown(trials: Sequence[_Trial]) -> _Trial:
-    """Return the trial that trains; where none does, the one with the lowest loss, and the first of those without."""
-    training = [trial for trial in trials if _trains(trial)]
-    return training[-1] if training else min(trials, key=_loss)
+def _shown(metric: str, trials: Sequence[_Trial]) -> _Trial:
+    """Return a trial of the best arm, or of any arm while none has a result.
+
+    Of these it is the one that trains; where none does, the one with the lowest loss, and the first of those without.
+    """
+    best = ranking.best_arm(metric, trials)
+    shown = [trial for trial in trials if best is None or best[0] == trial.arm]
+    training = [trial for trial in shown if _trains(trial)]
+    return training[-1] if training else min(shown, key=_loss)
 
 
 def _trains(trial: _Trial) -> bool:
@@ -75,6 +83,7 @@ def _progress(
 ) -> JobProgress:
     budget = job.spec["budget"]
     shares = [spent(budget, trial) for trial in trials]
+    of_arm = [trial.bill for trial in trials if trial.arm == shown.arm]
     trains = job.job_state in ACTIVE and job.job_state is not JobState.STARTING and any(map(_trains, trials))
     return JobProgress.model_construct(
         share=sum(shares) / len(trials),
@@ -85,8 +94,8 @@ def _progress(
         learning_rate=shown.learning_rate,
         level=shown.level,
         level_name="level" if shown.level is None else _level_name(job.spec, shown),
-        bytes_sent=sum(trial.bill.get("bytes_sent", 0) for trial in trials),
-        bytes_dense=sum(trial.bill.get("bytes_dense", 0) for trial in trials),
+        bytes_sent=sum(bill.get("bytes_sent", 0) for bill in of_arm),
+        bytes_dense=sum(bill.get("bytes_dense", 0) for bill in of_arm),
         losses=tuple(curves.get(shown.id, ())),
     )
 

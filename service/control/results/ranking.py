@@ -23,27 +23,33 @@ def metric_of(spec: Mapping[str, Any]) -> str:
     return metric
 
 
-def job_result(metric: str, trials: Iterable[TrialView]) -> JobResult | None:
+def job_result(metric: str, trials: Sequence[TrialView]) -> JobResult | None:
     """Return the best arm's mean over its seeds, or the best sample of a sweep; None if no trial has a finite result.
 
-    As in the report, arms that diverged on fewer seeds come first, and samples that ended early come last.
+    A sample that ended early counts only if nothing else has a result.
     """
-    arms: dict[str, list[TrialView]] = {}
+    whole = [trial for trial in trials if trial.sample is None or not trial.stopped]
+    found = best_arm(metric, whole) or best_arm(metric, trials)
+    return None if found is None else found[1]
+
+
+def best_arm(metric: str, trials: Iterable[Any]) -> tuple[str, JobResult] | None:
+    """Return the arm, or sample, with the best mean of its trials that ended well, and that mean; None: there is none.
+
+    As in the report, arms that diverged on fewer seeds come first. `trials` are views or rows.
+    """
+    arms: dict[str, list[Any]] = {}
     for trial in trials:
         arms.setdefault(trial.arm, []).append(trial)
-    results = [
-        (any(trial.sample is not None and trial.stopped for trial in arm), _num_unsuccessful(arm), result)
-        for arm in arms.values()
+    ranked = [
+        (sum(trial.outcome in UNSUCCESSFUL for trial in arm), result.score, name, result)
+        for name, arm in arms.items()
         if (result := _mean(metric, arm)) is not None
     ]
-    return min(results, key=lambda each: (*each[:2], each[2].score))[2] if results else None
+    return min(ranked)[2:] if ranked else None
 
 
-def _num_unsuccessful(arm: Iterable[TrialView]) -> int:
-    return sum(trial.outcome in UNSUCCESSFUL for trial in arm)
-
-
-def _mean(metric: str, arm: Sequence[TrialView]) -> JobResult | None:
+def _mean(metric: str, arm: Sequence[Any]) -> JobResult | None:
     """Return the mean of an arm's trials that ended well; None if none has a finite result."""
     values = [
         value
