@@ -124,11 +124,11 @@ def begin_job(job_id: str) -> None:
         _begun.reset(token)
 
 
-def carrier(parent: Span | None = None) -> dict[str, str]:
+def carrier() -> dict[str, str]:
     """Return the current span for use as `parent` in another process; empty while traces are off."""
     found: dict[str, str] = {}
     if _tracer is not None:
-        propagate.inject(found, None if parent is None else trace.set_span_in_context(parent))
+        propagate.inject(found)
     return found
 
 

@@ -20,7 +20,7 @@ class Failure(Value):
     num_steps: int = Field(description="it lasted; 0: it diverged in its first step, before any update of its own")
 
 
-def course_of(
+def course_at_end(
     watch: Callable[[Observation], Course],
     seen: Observation,
     *,

@@ -15,7 +15,7 @@ from search.budget.link import StepCost
 from search.config import Budget
 from search.curves.curve_summary import last_losses, usable_median
 from search.loop import pacing
-from search.loop.endings import Failure, course_of, futile
+from search.loop.endings import Failure, course_at_end, futile
 from search.loop.series import COMMIT_LOSSES, Series
 from search.protocol import PROBE_PARTS, Strategy
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
@@ -264,7 +264,7 @@ class Loop:
     def _look(self, commit: OpenCommit) -> Course:
         series = commit.series
         commit.looked = series.num_steps
-        return course_of(
+        return course_at_end(
             self.strategy.watch,
             series.observation(None, self.spent(), overfits=self.overfits),
             is_over=lambda: pacing.is_reached(self._whole, self.spent(), series.cost),

@@ -3,7 +3,7 @@
 from search.budget.spending import fraction_spent
 from search.curves.curve_summary import end_loss
 from search.loop import pacing
-from search.loop.endings import Failure, course_of
+from search.loop.endings import Failure, course_at_end
 from search.types import Allowance, Course, Piece
 from service import tracing
 from service.cluster import reports, segment_length, trial_checkpoints
@@ -150,7 +150,9 @@ def _look(state: TrialState, commit: OpenCommit) -> Course:
     commit.looked = commit.measured.num_steps
     overfits = state.first is not None and state.progress.validation.overfits
     seen = commit.measured.observation(None, state.spent(), overfits=overfits)
-    return course_of(state.strategy.watch, seen, is_over=state.is_over, is_better=lambda: _is_better_than_start(state))
+    return course_at_end(
+        state.strategy.watch, seen, is_over=state.is_over, is_better=lambda: _is_better_than_start(state)
+    )
 
 
 def _is_better_than_start(state: TrialState) -> bool:

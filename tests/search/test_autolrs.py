@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from search.baselines.autolrs import AutoLrs, lowest_bound, published_forecast, told_losses
+from search.baselines.autolrs import AutoLrs, published_forecast, told_losses
 from search.baselines.extrapolation import extrapolate
+from search.baselines.lower_bound import lowest_bound
 from search.config import AutoLrsConfig, Budget
 from search.space import SearchSpace
 from search.types import Forecast, Observation, Spent, Values

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from search.budget.link import StepCost
 from search.config import Budget
-from search.loop.endings import Failure, course_of, futile
+from search.loop.endings import Failure, course_at_end, futile
 from search.loop.pacing import look_steps, part_of, probe_values, until_totals, within
 from search.loop.series import COMMIT_LOSSES, Series
 from search.types import Allowance, Candidate, Course, Spent, Values
@@ -72,14 +72,14 @@ def test_a_commit_is_rolled_back_unless_its_state_is_the_better_one_to_end_with(
 ) -> None:
     seen = Series(diverged=diverged).observation(None, Spent())
 
-    assert course_of(lambda _: asked, seen, is_over=lambda: is_over, is_better=lambda: is_better) == course
+    assert course_at_end(lambda _: asked, seen, is_over=lambda: is_over, is_better=lambda: is_better) == course
 
 
 @pytest.mark.parametrize(("is_over", "course"), [(False, "start_over"), (True, "end")])
 def test_a_run_that_is_over_does_not_start_over(is_over: bool, course: Course) -> None:
     seen = Series().observation(None, Spent())
 
-    assert course_of(lambda _: "start_over", seen, is_over=lambda: is_over, is_better=lambda: False) == course
+    assert course_at_end(lambda _: "start_over", seen, is_over=lambda: is_over, is_better=lambda: False) == course
 
 
 def test_a_series_ends_before_the_first_loss_that_is_not_finite() -> None:
