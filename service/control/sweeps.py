@@ -5,7 +5,7 @@ their order, so a restarted service or driver decides the same.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import select
@@ -53,6 +53,10 @@ def reached(session: Session, job: JobRow, trial: TrialRow, record: RungReached)
     session.flush()  # assigns ids in order of arrival
     told = record.model_dump(include={"trial_id", "rung", "step", "value"})
     events.tell(trial, EventKind.RUNG, **told, kept=trial.id not in pruned_trials(session, job))
+
+
+#: In place of the rung of a mark: the trial has reached none, and is ranked behind those that have.
+_ON_THE_WAY = -1
 
 
 class Pruned(NamedTuple):
@@ -178,7 +182,7 @@ def report(spec: JobSpec, state: JobState, rows: Sequence[RungRow], trials: Sequ
     shares, samples = spec.sweep_config.rungs(), {each.trial_id for each in trials if each.sample is not None}
     ended = _pruned(spec, _marks(spec, rows, directions), samples)
     marks = _all_marks(spec, rows, trials)
-    last = {mark.trial: mark for mark in sorted(marks, key=lambda mark: mark.rung)}
+    last = {mark.trial: mark for mark in sorted([*marks, *_on_the_way(spec, trials)], key=lambda mark: mark.rung)}
     standings = [Standing(each.trial_id, last.get(each.trial_id), each.outcome in UNSUCCESSFUL) for each in trials]
     front = best_trade_offs([mark for mark in last.values() if mark.rung == len(shares)])
     by_id = {trial.trial_id: trial for trial in trials}
@@ -204,6 +208,14 @@ def report(spec: JobSpec, state: JobState, rows: Sequence[RungRow], trials: Sequ
     )
 
 
+def _on_the_way(spec: JobSpec, trials: Iterable[TrialView]) -> Iterator[Mark]:
+    """Yield what unfinished trials measured last, only to rank them: all of an extended sweep are such."""
+    for trial in trials:
+        value = value_of(trial, spec.objective.metric)
+        if trial.outcome is None and value is not None:
+            yield Mark(trial.trial_id, _ON_THE_WAY, sign(trial.metric_directions.get(spec.objective.metric)) * value)
+
+
 def _ranked(
     place: int,
     trial: TrialView,
@@ -220,7 +232,7 @@ def _ranked(
         arm=trial.arm,
         sample=trial.sample,
         status=status,
-        share=0.0 if mark is None else shares[mark.rung],
+        share=0.0 if mark is None or mark.rung == _ON_THE_WAY else shares[mark.rung],
         value=None if mark is None or mark.value is None else factor * mark.value,
         cost=None if mark is None else mark.cost,
         on_front=on_front,

@@ -18,6 +18,7 @@ from service.wire.records import (
     AttemptFinished,
     Bill,
     Control,
+    MetricPoints,
     RungReached,
     SampleDrawn,
     TrialFailed,
@@ -226,6 +227,25 @@ def test_a_sample_that_was_stopped_on_the_way_is_ranked_by_the_last_rung_that_it
         ("sample-0", 0.4, 5000.0, True),
         ("sample-1", 0.5, 100.0, False),
     ]
+
+
+def test_samples_on_their_way_are_ranked_by_their_last_evaluation_behind_those_that_ended(
+    store: Store, swept: Any, begin: Any
+) -> None:
+    driver = begin(job_id := swept(scheduler="none"))
+    arm, first, second, *_ = ids(store, job_id)
+    for trial, loss in ((arm, 0.5), (first, 0.4), (second, 0.2)):
+        start(driver, trial)
+        reached = MetricPoints(trial_id=trial, name="validation_loss", steps=(9,), seconds=(1.0,), values=(loss,))
+        driver.send(reached, stream=trial)
+    driver.send(finished(arm, validation_loss=0.45), stream=arm)
+
+    found = store.report(job_id).sweep
+
+    assert found is not None
+    assert [(each.trial_id, each.share, each.value) for each in found.ranking[:3]] == [
+        (arm, 1.0, 0.45), (second, 0.0, 0.2), (first, 0.0, 0.4),
+    ]  # fmt: skip
 
 
 def test_a_job_whose_samples_no_trial_can_have_is_read_nevertheless(store: Store, make_spec: Any) -> None:
