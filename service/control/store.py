@@ -320,7 +320,7 @@ class Store:
     def comparison(self, job_ids: Sequence[str]) -> Comparison:
         """Compare jobs: their differing fields and their results. Raises NotFound."""
         with self._db.reading() as session:
-            return outcomes.compared(session, job_ids, self._kept)
+            return outcomes.compared(session, job_ids, self._kept, self._prices)
 
     def snapshot(self, job_id: str, *, since: int | None = None, max_points: int = 1000) -> Snapshot:
         """Return a consistent snapshot of all that the job's page shows, or of what changed after the event `since`."""

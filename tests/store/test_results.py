@@ -4,6 +4,7 @@ import pytest
 
 from search.bayesian.decision import MIN_COARSE
 from service.control.queries import NamedPoint
+from service.control.results import outcomes
 from service.control.results.facts import LEAST_COARSE
 from service.errors import NotFound
 from service.wire.records import AttemptFinished, Bill, MetricPoints
@@ -106,3 +107,18 @@ def test_a_report_of_a_search_that_kept_its_end_has_nothing_to_add(store, driver
     driver.send(finished(driver.trial_id))
 
     assert store.report(driver.job_id).trials[0].notes == ()
+
+
+def test_a_comparison_makes_the_reports_of_jobs_that_are_over_once(store, make_spec, begin, monkeypatch):
+    over, going_on = (begin(store.add_job(make_spec())[0].id) for _ in range(2))
+    over.send(finished(over.trial_id))
+    over.send(AttemptFinished(outcome="succeeded"))
+    asked = [over.job_id, going_on.job_id]
+    first, made, make = store.comparison(asked), [], outcomes.job_report
+    monkeypatch.setattr(
+        outcomes, "job_report", lambda job, *args, **more: (made.append(job.id), make(job, *args, **more))[1]
+    )
+
+    again = store.comparison(asked)
+
+    assert made == [going_on.job_id] and again == first

@@ -5,16 +5,21 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from service.control import queries, sweeps
+from service.control import events, queries, sweeps
 from service.control.models import JobRow, TrialRow
 from service.control.recent import Recent
 from service.control.results.comparison import common_metric, comparison
 from service.control.results.facts import trial_facts
 from service.control.results.report import TrialFacts, job_report
+from service.job.states import TERMINAL
 from service.wire.comparison import Comparison
+from service.wire.events import EventKind
 from service.wire.reports import JobReport, Prices
 from service.wire.stored import stored_spec
 from service.wire.trials import ScheduleView
+
+#: Kinds of events that change a report.
+REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKind.CHECKPOINT, EventKind.STEERED}
 
 
 class Kept:
@@ -43,6 +48,14 @@ def report(session: Session, job_id: str, kept: Kept, prices: Prices | None = No
     return job_report(job, facts, prices=prices, sweep=ranking)
 
 
+def shared_report(session: Session, job: JobRow, kept: Kept, prices: Prices | None) -> JobReport:
+    """Return the report as of the newest event that changes it. All readers get the same one."""
+    key = (job.id, job.version, events.newest_of(session, job.id, REPORTED))
+    found = kept.reports.get(key) or report(session, job.id, kept, prices)
+    kept.reports.put(key, found)
+    return found
+
+
 def _facts(session: Session, job: JobRow, trials: Sequence[TrialRow], metric: str, kept: Kept) -> list[TrialFacts]:
     """Return the facts of each trial; two statements read the stages and the curves of all that are not known."""
     ends = {trial.id: (trial.id, job.attempt, trial.outcome, trial.step) for trial in trials}
@@ -57,10 +70,17 @@ def _facts(session: Session, job: JobRow, trials: Sequence[TrialRow], metric: st
     return [facts[trial.id] for trial in trials]
 
 
-def compared(session: Session, job_ids: Sequence[str], kept: Kept) -> Comparison:
+def compared(session: Session, job_ids: Sequence[str], kept: Kept, prices: Prices | None = None) -> Comparison:
     """Compare the jobs, in one consistent snapshot. Raises NotFound and UnreadableJob."""
-    jobs = [queries.job_view(queries.job_row(session, job_id)) for job_id in job_ids]
-    reports = [report(session, job_id, kept) for job_id in job_ids]
+    rows = [queries.job_row(session, job_id) for job_id in job_ids]
+    jobs = [queries.job_view(row) for row in rows]
+    reports = [
+        # progress changes the report of a job that goes on, and no event of a kept one tells of it
+        shared_report(session, row, kept, prices)
+        if row.job_state in TERMINAL
+        else report(session, row.id, kept, prices)
+        for row in rows
+    ]
     metric = common_metric(reports)
     trials = [trial for job_id in job_ids for trial in queries.trials(session, job_id)]
     curves = queries.series_of_each(session, trials, f"validation_{metric}", max_points=sys.maxsize)

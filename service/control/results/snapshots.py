@@ -7,11 +7,11 @@ from sqlalchemy.orm import Session
 
 from service.control import events, queries
 from service.control.metrics import points
-from service.control.models import EventRow, JobRow, TrialRow
-from service.control.results.outcomes import Kept, report, schedules
+from service.control.models import EventRow, TrialRow
+from service.control.results.outcomes import REPORTED, Kept, report, schedules, shared_report
 from service.job.states import JobState
 from service.wire.events import EventKind
-from service.wire.reports import JobReport, Prices
+from service.wire.reports import Prices
 from service.wire.snapshot import Snapshot
 from service.wire.trials import Series
 
@@ -23,7 +23,6 @@ _MOST_POINTS = 200_000
 _MAX_CHANGES = 2000
 #: In these states an attempt takes trials back to their last checkpoint.
 _RESET_IN = (JobState.QUEUED.value, JobState.STARTING.value)
-_REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKind.CHECKPOINT, EventKind.STEERED}
 
 
 def snapshot(
@@ -65,16 +64,8 @@ def snapshot(
         stages=queries.decided_stages(session, trials, only=_stages(changed)),
         schedules=schedules(session, job_id, trials),
         series=_new_series(session, trials, changed, max_points=max_points),
-        report=_shared_report(session, job, kept, prices) if kinds & _REPORTED else None,
+        report=shared_report(session, job, kept, prices) if kinds & REPORTED else None,
     )
-
-
-def _shared_report(session: Session, job: JobRow, kept: Kept, prices: Prices | None) -> JobReport:
-    """Return the report as of the newest event that changes it. All viewers get the same one."""
-    key = (job.id, job.version, events.newest_of(session, job.id, _REPORTED))
-    found = kept.reports.get(key) or report(session, job.id, kept, prices)
-    kept.reports.put(key, found)
-    return found
 
 
 def version(session: Session, job_id: str) -> str:
