@@ -5,9 +5,10 @@ A message therefore survives a restart, and `service.control.webhooks` sends it 
 
 import html
 import json
-from collections import Counter
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import chain, islice, zip_longest
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, case, or_, select
@@ -27,8 +28,6 @@ MAX_TRIES = 7
 BACK_OFF_S = 30.0
 _AT_ONCE = 20
 _SKEW_S = 60.0  # the clocks of two replicas differ by less
-#: Messages to one host before other hosts have their turn, so that a host that does not answer delays no other.
-_OF_ONE_HOST = 3
 
 
 class Message(NamedTuple):
@@ -78,7 +77,8 @@ def are_due(session: Session, *, now: float) -> bool:
 def claim(session: Session, *, now: float) -> list[Message]:
     """Return due messages, and schedule each one's next try in case this one is lost."""
     is_due = _is_due(now)
-    found = session.execute(select(MessageRow.id, MessageRow.url).where(is_due).order_by(MessageRow.next_at))
+    waiting = select(MessageRow.id, MessageRow.url, JobRow.owner).join(JobRow, JobRow.id == MessageRow.job_id)
+    found = session.execute(waiting.where(is_due).order_by(MessageRow.next_at))
     chosen = select(MessageRow).where(MessageRow.id.in_(_of_a_round(found)), is_due)
     rows = session.scalars(chosen.order_by(MessageRow.next_at).with_for_update(skip_locked=True)).all()
     for row in rows:
@@ -103,16 +103,22 @@ def _wait_s(tries: int) -> float:
     return BACK_OFF_S * 4 ** (tries - 1) if tries else 0.0
 
 
-def _of_a_round(due: Iterable[tuple[str, str]]) -> list[str]:
-    """Choose the ids to send now from pairs of an id and a URL, the oldest first."""
-    of_host: Counter[str] = Counter()
-    first: list[str] = []
-    others: list[str] = []
-    for message_id, url in due:
+def _of_a_round(due: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Choose the ids to send now from ids with their URLs and owners, the oldest first.
+
+    Owners take turns, and so do the hosts of each: one that does not answer delays no other. Hosts alone would not do,
+    as one domain can have any number of them.
+    """
+    of_owner: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for message_id, url, owner in due:
         host = "/".join(url.split("/", 3)[:3])
-        of_host[host] += 1
-        (first if of_host[host] <= _OF_ONE_HOST else others).append(message_id)
-    return [*first, *others][:_AT_ONCE]
+        of_owner[OPERATORS if url == OPERATORS else owner][host].append(message_id)
+    return list(islice(_in_turn(_in_turn(hosts.values()) for hosts in of_owner.values()), _AT_ONCE))
+
+
+def _in_turn(lists: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Yield the first element of each list, then the second of each, and so on."""
+    return (each for each in chain.from_iterable(zip_longest(*lists)) if each is not None)
 
 
 def note(session: Session, message_id: str, *, fault: str, is_final: bool) -> bool:

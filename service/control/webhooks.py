@@ -12,6 +12,8 @@ import hmac
 import logging
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import httpx2
@@ -25,6 +27,7 @@ from trainers.addresses import is_public
 
 #: The timeout of a whole try. It is shorter than the first back-off, so two replicas never send a message at once.
 _TIMEOUT_S = 10.0
+_NUM_LOOKUPS = 64  # at a time: those of a round, and some that hang since earlier ones
 _GONE = 410  # "the subscription should be disabled", says standardwebhooks.com
 _PRIVATE_REMEDY = "its operator allows that with WIRETUNE_WEBHOOK_PRIVATE=true"
 
@@ -79,6 +82,8 @@ class Webhooks:
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
+        # A lookup cannot be cancelled. In asyncio's own executor, one that hangs would hold up the end of its round.
+        self._resolver = ThreadPoolExecutor(_NUM_LOOKUPS, thread_name_prefix="webhook-lookup")
 
     def send_due(self, _now: float) -> None:
         """Try every due message once, all at the same time."""
@@ -86,11 +91,18 @@ class Webhooks:
             asyncio.run(self._send_all(due))
 
     async def _send_all(self, due: list[Message]) -> None:
-        results = await asyncio.gather(*(self._send(message) for message in due))
-        for message, result in zip(due, results, strict=True):
-            again = self._store.outbox.note(message.id, fault=result.fault, is_final=result.is_final)
-            if result.fault:
-                _log.warning("webhook %s: %s; %s", message.id, result.fault, "tried again" if again else "given up")
+        done = await asyncio.gather(*map(self._deliver, due), return_exceptions=True)
+        for error in done:  # after the others have been noted
+            if error is not None:
+                raise error
+
+    async def _deliver(self, message: Message) -> None:
+        """Try the message, and note its outcome at once, whatever others of the round still wait for."""
+        result = await self._send(message)
+        note = partial(self._store.outbox.note, message.id, fault=result.fault, is_final=result.is_final)
+        again = await asyncio.to_thread(note)
+        if result.fault:
+            _log.warning("webhook %s: %s; %s", message.id, result.fault, "tried again" if again else "given up")
 
     async def _send(self, message: Message) -> _Result:
         try:
@@ -111,7 +123,8 @@ class Webhooks:
             url = httpx2.URL(self._settings.webhook_url.get_secret_value())
             return await self._post_to(url, url.host, message, by_proxy=True)
         url = httpx2.URL(message.url)
-        found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+        look_up = partial(socket.getaddrinfo, url.host, url.port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._resolver, look_up)
         address = str(found[0][4][0])
         if not self._settings.webhook_private and not is_public(address):
             return _Result(f"{url.host} leads to an address that is not public", is_final=True)

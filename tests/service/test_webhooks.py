@@ -7,12 +7,15 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from pydantic import ValidationError
 
+from service.control import webhooks as webhooks_module
+from service.control.access.rules import Principal
 from service.control.messages import BACK_OFF_S, MAX_TRIES
 from service.control.models import MessageRow
 from service.control.processes import wait_until
@@ -21,6 +24,7 @@ from service.control.store import Store
 from service.control.webhooks import Webhooks, conflicts
 from service.job.spec import JobSpec
 from service.settings import Settings, refusals_of
+from service.wire.access import Role
 from service.wire.events import EventKind
 from tests.support.fake_ray import FakeCluster, FakeRay
 from tests.support.patience import PATIENCE_S
@@ -35,12 +39,15 @@ class Target:
 
     def __init__(self):
         self.statuses, self.got = [], []
+        self.goes_on = threading.Event()  # no answer before this is set
+        self.goes_on.set()
         target = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 target.got.append((self.path, dict(self.headers), body))
+                target.goes_on.wait(PATIENCE_S)
                 self.send_response(target.statuses.pop(0) if target.statuses else 204)
                 self.send_header("Location", "/elsewhere")
                 self.end_headers()
@@ -61,9 +68,16 @@ class Target:
 
 @pytest.fixture
 def target():
-    target = Target()
-    yield target
-    target.close()
+    with closing(Target()) as target:
+        yield target
+
+
+@pytest.fixture
+def slow_target():
+    with closing(Target()) as target:
+        target.goes_on.clear()
+        yield target
+        target.goes_on.set()
 
 
 @pytest.fixture
@@ -196,6 +210,46 @@ def test_many_messages_to_one_host_leave_room_for_the_others(store, clock):
     assert first >= {f"http://alive-{number}.example/" for number in range(2)}
     assert first >= {f"http://dead.example/{number}" for number in range(18)}  # what the others leave, the oldest first
     assert (len(first), left, store.outbox.due()) == (20, 12, [])  # all have had their turn
+
+
+def test_an_owner_with_messages_to_many_hosts_keeps_no_other_owner_waiting(store, clock):
+    for number in range(30):
+        store.cancel(store.add_job(spec_for(f"http://{number}.dead.example/"))[0].id)
+        clock.now += 1.0
+    other = Principal(name="olga", role=Role.SUBMITTER, project="another")
+    store.cancel(store.add_job(spec_for("http://alive.example/"), by=other)[0].id)
+
+    assert "http://alive.example/" in {message.url for message in store.outbox.due()}
+
+
+def test_a_delivered_message_is_noted_while_another_waits_for_its_answer(store, settings, target, slow_target):
+    for url in (slow_target.url, target.url):
+        store.cancel(store.add_job(spec_for(url))[0].id)
+
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(Webhooks(store, settings).send_due, 0)
+
+        assert wait_until(lambda: outcomes(store), timeout_s=PATIENCE_S, every_s=0.01)
+        assert not sent.done()
+        slow_target.goes_on.set()
+
+
+def test_a_name_whose_lookup_hangs_holds_up_no_round(store, settings, monkeypatch):
+    goes_on, found = threading.Event(), []
+
+    def hang(*_, **__):
+        goes_on.wait(PATIENCE_S)
+        found.append(True)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    monkeypatch.setattr(webhooks_module, "_TIMEOUT_S", 0.05)
+    store.cancel(store.add_job(spec_for("http://stuck.example/"))[0].id)
+
+    Webhooks(store, settings).send_due(0)
+
+    assert not found
+    goes_on.set()
 
 
 def test_a_host_with_more_messages_than_any_round_sees_keeps_no_other_waiting(store, clock):
