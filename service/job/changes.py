@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from search.config import Config
 from search.sweep.spec import SampleValues
 from service.job.spec import JobSpec
 from service.job.sweep import at
@@ -13,10 +14,8 @@ from trainers.spec.refusals import pointer_to
 from trainers.spec.wrong_kind_fields import WORDS, is_freely_named
 
 
-class Change(BaseModel):
+class Change(Config):
     """A field in which two jobs differ, defaults filled in; null: it is not there, or has no value."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     pointer: str = Field(description="RFC 6901, into the job")
     before: Any
