@@ -28,6 +28,8 @@ class StateRule:
     on_deadline: str = ""
 
 
+#: The longest upload of a checkpoint, in seconds, as its driver allows it: `service.cluster.trial_checkpoints`.
+UPLOAD_S = 3600.0
 NOBODY = "nobody"
 _S = JobState
 RULES: dict[JobState, StateRule] = {
@@ -51,7 +53,7 @@ RULES: dict[JobState, StateRule] = {
     _S.PAUSING: StateRule(
         next=frozenset({_S.PAUSED, _S.QUEUED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),  # queued, if it was preempted
         owner="reconciler",
-        deadline_s=300,  # plus a few `workers.reply_timeout_s`
+        deadline_s=300,  # plus a few `workers.reply_timeout_s` and an upload while its driver reports
         on_deadline="the driver did not pause by itself; its Ray Job is stopped",
     ),
     _S.PAUSED: StateRule(
@@ -63,7 +65,7 @@ RULES: dict[JobState, StateRule] = {
     _S.STOPPING: StateRule(
         next=frozenset({_S.SUCCEEDED, _S.FAILED, _S.CANCELLING, _S.QUEUED}),
         owner="reconciler",
-        deadline_s=900,  # plus a few `workers.reply_timeout_s`
+        deadline_s=900,  # plus a few `workers.reply_timeout_s` and an upload while its driver reports
         on_deadline="the driver did not finish by itself; its Ray Job is stopped",
     ),
     _S.CANCELLING: StateRule(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.cluster import trial_checkpoints
 from service.control.ray_cluster.ray_jobs import RayStatus
 from service.control.reconciling.judgement import Action, judge
 from service.control.work import Work
@@ -92,8 +93,8 @@ def test_a_starting_driver_has_until_its_deadline_not_its_lease():
 @pytest.mark.parametrize("state", sorted(ACTIVE - {S.RUNNING}))
 def test_a_driver_past_its_deadline_is_stopped_for_the_tables_reason(state):
     workers = work(state).spec.workers
-    replies_s = 3 * workers.reply_timeout_s
-    longer_s = {S.STARTING: workers.start_timeout_s, S.PAUSING: replies_s, S.STOPPING: replies_s}.get(state, 0.0)
+    closing_s = 3 * workers.reply_timeout_s + trial_checkpoints.UPLOAD_S
+    longer_s = {S.STARTING: workers.start_timeout_s, S.PAUSING: closing_s, S.STOPPING: closing_s}.get(state, 0.0)
     early, late = (
         judge(work(state, deadline=NOW - longer_s + more), R.RUNNING, now=NOW, leases_count=True) for more in (1, -1)
     )
@@ -103,7 +104,7 @@ def test_a_driver_past_its_deadline_is_stopped_for_the_tables_reason(state):
 
 
 def test_a_driver_stopped_past_its_deadline_is_lost_for_the_same_reason():
-    verdict = judge(work(S.PAUSING, deadline=NOW - 1000), R.STOPPED, now=NOW, leases_count=True)
+    verdict = judge(work(S.PAUSING, deadline=NOW - 10_000), R.STOPPED, now=NOW, leases_count=True)
 
     assert (verdict.action, verdict.reason) == (Action.LOSE, RULES[S.PAUSING].on_deadline)
 
@@ -131,7 +132,7 @@ def test_a_starting_driver_without_room_for_its_workers_is_stopped_after_their_p
     assert running.action is Action.WAIT  # its workers find that out
 
 
-@pytest.mark.parametrize("late", [{"lease_expires": NOW - 1}, {"deadline": NOW - 1000}])
+@pytest.mark.parametrize("late", [{"lease_expires": NOW - 1}, {"deadline": NOW - 10_000}])
 def test_an_overloaded_machine_is_the_cause_of_what_is_late(late):
     verdict = judge(
         work(S.PAUSING, **late), R.RUNNING, now=NOW, leases_count=True, overload="the machine is overloaded, load 40"
