@@ -138,6 +138,7 @@ def _of_jobs(spec: JobSpec) -> Iterator[BaseModel]:
         workers=8,
         missing=2,
         behind=_AHEAD,
+        behind_name="resnet",
         behind_project="vision",
         behind_priority=Priority.HIGH,
     )

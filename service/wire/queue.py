@@ -70,6 +70,7 @@ class QueuePlace(View):
     behind: str | None = Field(
         None, description="the job that room is kept for; null: none, or not the caller's to see"
     )
+    behind_name: str | None = None
     behind_project: str | None = None
     behind_priority: Priority | None = None
     quota: QuotaKind | None = Field(None, description="whose quota is full")
@@ -164,8 +165,9 @@ _LIMITS = {"": "jobs", "workers": "workers", "gpus": "GPUs", "running": "running
 
 
 def _named(place: QueuePlace) -> str:
-    job = f"{place.behind} of project {place.behind_project}" if place.behind else "a job of another project"
-    return f"{job} (priority {place.behind_priority})"
+    if not place.behind:
+        return f"a job of another project (priority {place.behind_priority})"
+    return f"{place.behind_name} of project {place.behind_project} ({place.behind}, priority {place.behind_priority})"
 
 
 def _ordinal(number: int) -> str:

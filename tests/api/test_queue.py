@@ -83,8 +83,9 @@ def test_a_queued_job_says_its_place_what_is_missing_and_behind_whom(call, tick)
     for job, number in zip([ahead, *waiting], (1, 2, 3), strict=True):
         seen = call("GET", f"/v1/jobs/{job}", **ADMIN).json()
         assert (seen["queue"]["place"], seen["queue"]["of"]) == (number, 3)
+    name = call("GET", f"/v1/jobs/{ahead}", **ADMIN).json()["name"]
     said = call("GET", f"/v1/jobs/{waiting[0]}", **ADMIN).json()["queue"]["sentence"]
-    assert said == f"2nd of 3; waits for 1 of 3 workers; behind {ahead} of project blue (priority high)"
+    assert said == f"2nd of 3; waits for 1 of 3 workers; behind {name} of project blue ({ahead}, priority high)"
     listed = call("GET", "/v1/jobs?state=queued").json()["jobs"]
     assert {each["id"]: each["queue"]["place"] for each in listed} == dict(zip(waiting, (2, 3), strict=True))
     assert all(ahead not in str(each) and "a job of another project (priority high)" in str(each) for each in listed)

@@ -42,6 +42,7 @@ class Outlook:
             workers=place.size.workers,
             missing=place.missing,
             behind=ahead.job_id if ahead and is_seen else None,
+            behind_name=ahead.name if ahead and is_seen else None,
             behind_project=ahead.project if ahead and is_seen else None,
             behind_priority=ahead.priority if ahead else None,
             quota=kind,

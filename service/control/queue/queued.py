@@ -30,6 +30,7 @@ class Waiting:
     """A queued job. Times are seconds since the epoch."""
 
     job_id: str  # sorts by age
+    name: str = ""
     owner: str
     project: str
     priority: Priority

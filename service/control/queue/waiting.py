@@ -25,8 +25,8 @@ from service.wire.queue import QuotaLimits
 from service.wire.stored import unread_fields
 
 _COLUMNS = (
-    JobRow.id, JobRow.owner, JobRow.project, JobRow.priority, JobRow.spec, JobRow.queued_at, JobRow.not_before,
-    JobRow.deadline, JobRow.attempt, JobRow.reason, JobRow.preempted_by, JobRow.before_extension,
+    JobRow.id, JobRow.name, JobRow.owner, JobRow.project, JobRow.priority, JobRow.spec, JobRow.queued_at,
+    JobRow.not_before, JobRow.deadline, JobRow.attempt, JobRow.reason, JobRow.preempted_by, JobRow.before_extension,
 )  # fmt: skip
 #: How many of a job's trials have not finished; null: none has begun.
 _UNFINISHED = case(
@@ -108,6 +108,7 @@ def _waiting(row: Row[Any], unfinished: int | None) -> Waiting:
         shape, unreadable = NO_SHAPE, unread_fields(row.spec)
     return Waiting(
         job_id=row.id,
+        name=row.name,
         owner=row.owner,
         project=row.project,
         priority=Priority(row.priority),

@@ -193,7 +193,7 @@ def test_why_a_job_waits_is_the_same_on_its_page_as_in_the_list_and_is_kept_up_t
     with serving(app) as url, Client(url, key) as client, closing(browser.beside()) as tab:
         show(browser, client)
         show(tab, client, f"?job={waiting}")
-        behind = f"2nd of 2; waits for 4 of 6 workers; behind {ahead} of project default (priority normal)"
+        behind = f"2nd of 2; waits for 4 of 6 workers; behind ahead of project default ({ahead}, priority normal)"
         assert browser.wait_for(listed) == tab.wait_for(on_page) == behind
 
         store.cancel(ahead)
