@@ -5,12 +5,13 @@ from enum import Enum, auto
 
 from service.control.ray_cluster.ray_jobs import RayStatus
 from service.control.work import Work
-from service.job.states import RULES, JobState
+from service.job.states import RULES, UPLOAD_S, JobState
 from trainers.overload import explained
 
 #: States in which the driver's lease decides. In other active states, the deadline is shorter.
 _LEASED = frozenset({JobState.RUNNING, JobState.PAUSING, JobState.STOPPING})
-#: A driver that pauses or stops may wait for its workers' last segment, an evaluation and a checkpoint.
+#: A driver that pauses or stops may wait for its workers' last segment, an evaluation and a checkpoint, and then for
+#: the checkpoint's upload.
 _NUM_REPLIES = 3
 _ENDED = frozenset({RayStatus.STOPPED, RayStatus.SUCCEEDED, RayStatus.FAILED, RayStatus.MISSING})
 _NO_ROOM = (
@@ -97,9 +98,9 @@ def judge(
 
 
 def _longer_s(work: Work) -> float:
-    """Return what the job's own time-outs add to the deadline of its state."""
+    """Return what the time-outs of the job and its driver add to the deadline of its state."""
     if work.state is JobState.STARTING:
         return work.workers.start_timeout_s
     if work.state in (JobState.PAUSING, JobState.STOPPING):
-        return _NUM_REPLIES * work.workers.reply_timeout_s
+        return _NUM_REPLIES * work.workers.reply_timeout_s + UPLOAD_S
     return 0.0
