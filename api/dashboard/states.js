@@ -16,8 +16,22 @@ export const mayChange = (me, job) => me.role !== "viewer" && (me.role !== "subm
 // Not the only trial of a job, which `stop` ends.
 export const mayStopTrials = (me, job, trials) => mayChange(me, job) && TRIALS_STOP_IN.includes(job.state) && trials.length > 1;
 
-// The reason for its state; while it waits, also its place in the queue.
-export const whyOf = ({ reason, queue }) => queue?.sentence ?? reason;
+// The name that Python gives to an error of this product, before its message.
+const OUR_ERROR = /(?:^|(?<=: ))(?:api|search|service|trainers|wiretune)(?:\.\w+)+: /;
+const told = (reason) => reason.replace(OUR_ERROR, "");
+
+// The reason for its state; while it waits, also its place in the queue. That an attempt was lost is told by `lostOf`.
+export function whyOf({ reason = "", queue, lost }) {
+  const isLoss = lost && reason.startsWith(`attempt ${lost.number} ended: `);
+  return queue?.sentence || (isLoss ? "" : told(reason));
+}
+
+// The last attempt, where it was lost and the job has got no further since; else null.
+export const lostOf = ({ lost }) => (lost
+  ? `attempt ${lost.number} was lost: ${told(lost.reason)} (${lost.num_lost} in a row without progress; after ${lost.max_lost} the job fails)` : null);
+
+// The seconds from the first report to the end; null: it has not come to an end, or never trained.
+export const tookOf = ({ started_at: from, finished_at: to }) => (from && to ? (Date.parse(to) - Date.parse(from)) / 1000 : null);
 
 // The arm's name, with the seed if there are several.
 export const trialName = (arm, seed, { seeds }) => (seeds.length > 1 ? `${arm} seed ${seed}` : arm);

@@ -88,10 +88,13 @@ function axis(units, largest) {
 // A column of figures for `table`: `of` returns a row's value, `write` its text.
 export const figures = (heading, of, write) => [heading, (row) => write(of(row)), "number", of];
 
-// The same of means over seeds, each with half its interval; one seed has no known spread.
-export const estimates = (heading, of, write) => [heading, (row) => {
+// The same of means over seeds, each with half its interval. One seed has no known spread, and Student's interval of two says
+// nothing: `valuesOf` a row gives the values themselves, whose ends stand in its place.
+export const estimates = (heading, of, write, valuesOf = () => []) => [heading, (row) => {
   const found = of(row);
-  return spread(found?.mean, found && found.high !== null ? found.high - found.mean : null, write);
+  const values = valuesOf(row).filter((value) => !isNone(value));
+  if (values.length === 2 && values[0] !== values[1]) return `${write(Math.min(...values))} – ${write(Math.max(...values))}`;
+  return spread(found?.mean, found && found.high !== null && found.num_seeds > 2 ? found.high - found.mean : null, write);
 }, "number", (row) => of(row)?.mean];
 
 // Settings besides the rate and the level: "momentum 0.95, batch size 64".

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.control import attempts, events, steers, sweeps
+from service.control import attempts, events, jobs, steers, sweeps
 from service.control.metrics import points
 from service.control.metrics.columns import Point
 from service.control.models import AttemptRow, JobRow, ProbeRow, StageRow, StreamRow, TrialRow
@@ -268,7 +268,9 @@ class Ingest:
 
     def _get_further(self) -> None:
         """Note progress: earlier attempts no longer count for the back-off and the limit of attempts."""
-        self.job.attempts_before = self.number - 1
+        if self.job.attempts_before < self.number - 1:
+            self.job.attempts_before = self.number - 1
+            jobs.change(self.job)  # it shows no lost attempt any more
 
     def _decided(self, trial: TrialRow, number: int) -> StageRow:
         stage = self.session.get(StageRow, (trial.id, number))

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, aliased
 
 from service.control.jobs import id_at
 from service.control.models import ChunkRow, JobRow, JobTextRow, LabelRow, PointRow, TrialRow
-from service.control.queries import job_summary
+from service.control.queries import job_summary, lost_attempts
 from service.control.results.progress import progress
 from service.errors import InvalidRequest
 from service.job.problems import Problem
@@ -61,6 +61,7 @@ def page(
     cursor: str | None,
     count: bool,
     with_progress: bool = False,
+    max_attempts: int,
 ) -> JobPage:
     """Return up to `limit` jobs of `project` after `cursor`. Raises InvalidRequest for a bad limit or cursor."""
     if not 1 <= limit <= MAX_PAGE:
@@ -81,7 +82,9 @@ def page(
         found = session.execute(query.limit(limit + 1)).all()
     following = _encode(order, found[limit - 1]) if len(found) > limit else None
     total = session.scalar(select(func.count()).select_from(matching.subquery())) if count else None
-    jobs = _summaries(session, [row[0] for row in found[:limit]], with_progress=with_progress)
+    jobs = _summaries(
+        session, [row[0] for row in found[:limit]], with_progress=with_progress, max_attempts=max_attempts
+    )
     return JobPage(jobs=jobs, next_cursor=following, total=total)
 
 
@@ -193,7 +196,9 @@ def _goes_by(session: Session, ref: str) -> ColumnElement[bool]:
     return or_(JobRow.id.like(f"{begun}%"), JobRow.id.like(f"%{ref}"), has_name)
 
 
-def _summaries(session: Session, job_ids: Sequence[str], *, with_progress: bool) -> tuple[JobSummary, ...]:
+def _summaries(
+    session: Session, job_ids: Sequence[str], *, with_progress: bool, max_attempts: int
+) -> tuple[JobSummary, ...]:
     """Return the jobs in the order of `job_ids`, each with the lowest loss reported by any of its trials."""
     final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
     reported = [
@@ -205,7 +210,8 @@ def _summaries(session: Session, job_ids: Sequence[str], *, with_progress: bool)
     losses = [each.scalar_subquery() for each in (final, *reported)]
     rows = session.execute(select(JobRow, *losses).where(JobRow.id.in_(job_ids))).all()
     told = progress(session, [row[0] for row in rows]) if with_progress else {}
-    found = {job.id: job_summary(job, found, told.get(job.id)) for job, *found in rows}
+    lost = lost_attempts(session, [row[0] for row in rows], max_attempts=max_attempts)
+    found = {job.id: job_summary(job, found, told.get(job.id), lost.get(job.id)) for job, *found in rows}
     return tuple(found[job_id] for job_id in job_ids)
 
 

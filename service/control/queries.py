@@ -22,10 +22,10 @@ from service.errors import NotFound, UnreadableJob
 from service.job.advice import advice
 from service.job.priority import Priority
 from service.job.spec import JobSpec
-from service.job.states import TERMINAL, Verb, verbs_in
+from service.job.states import TERMINAL, JobState, Verb, verbs_in
 from service.job.steering import has_steerable, is_steerable
 from service.wire.events import Event, EventKind
-from service.wire.jobs import JobProgress, JobSummary, JobView
+from service.wire.jobs import JobProgress, JobSummary, JobView, LostAttempt
 from service.wire.records import Bill, Line, Origin, RunEnd, ScheduleEntry
 from service.wire.stored import UnreadJob, stored_spec
 from service.wire.trials import AttemptView, ScheduleView, Series, SeriesExtent, StageView, TrialView
@@ -96,6 +96,29 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
     return _job_view(job, verbs=verbs, labels=spec.labels, advice=advice(spec), spec=spec)
 
 
+def shown_job(session: Session, job: JobRow, *, max_attempts: int) -> JobView:
+    """Return the job as users see it, with its last lost attempt; `max_attempts` are allowed in a row."""
+    lost = lost_attempts(session, [job], max_attempts=max_attempts)
+    return job_view(job).model_copy(update={"lost": lost.get(job.id)})
+
+
+def lost_attempts(session: Session, jobs: Sequence[JobRow], *, max_attempts: int) -> dict[str, LostAttempt]:
+    """Return the last lost attempt of each job that goes on and has got no further since, by the job's id."""
+    tried = [job for job in jobs if job.job_state not in TERMINAL and job.attempt > job.attempts_before]
+    before = {job.id: job.attempts_before for job in tried}
+    if not any(job.attempt > 1 or job.job_state is JobState.QUEUED for job in tried):  # all are in their first attempt
+        return {}
+    query = select(AttemptRow).where(AttemptRow.job_id.in_(before), AttemptRow.outcome == "failed")
+    found: dict[str, LostAttempt] = {}
+    for row in session.scalars(query.order_by(AttemptRow.number)):
+        if row.number > before[row.job_id]:
+            num_lost = found[row.job_id].num_lost + 1 if row.job_id in found else 1
+            found[row.job_id] = LostAttempt(
+                number=row.number, reason=row.reason, num_lost=num_lost, max_lost=max_attempts
+            )
+    return found
+
+
 def verbs_of(job: JobRow, *, searches: bool = True) -> tuple[Verb, ...]:
     """Return the verbs that the job allows now, given whether it searches. It can be stopped only once."""
     return verbs_in(job.job_state, searches=searches, has_run=job.started_at is not None and not job.stops)
@@ -132,8 +155,10 @@ def attempt_view(attempt: AttemptRow) -> AttemptView:
     )
 
 
-def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgress | None) -> JobSummary:
-    """Return the job as lists show it, with the `losses` of its trials."""
+def job_summary(
+    job: JobRow, losses: Iterable[float | None], progress: JobProgress | None, lost: LostAttempt | None
+) -> JobSummary:
+    """Return the job as lists show it, with the `losses` of its trials and its last `lost` attempt."""
     return JobSummary(
         id=job.id,
         name=job.name,
@@ -142,6 +167,7 @@ def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgre
         state=job.job_state,
         reason=job.reason,
         created_at=moment(job.created_at),
+        started_at=moment_or_none(job.started_at),
         finished_at=moment_or_none(job.finished_at),
         arms=tuple(arm["name"] for arm in job.spec["arms"]),
         best_validation_loss=min((loss for loss in losses if loss is not None), default=None),
@@ -153,6 +179,7 @@ def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgre
         version=job.version,
         verbs=verbs_of(job, searches=has_steerable(job.spec)),
         progress=progress,
+        lost=lost,
     )
 
 

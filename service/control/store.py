@@ -185,7 +185,8 @@ class Store:
     def job(self, job_id: str) -> JobView:
         """Return one job; raises NotFound."""
         with self._db.reading() as session:
-            return queries.job_view(queries.job_row(session, job_id))
+            row = queries.job_row(session, job_id)
+            return queries.shown_job(session, row, max_attempts=self.settings.max_attempts)
 
     def worker_sizes(self, job_ids: Collection[str]) -> dict[str, WorkerSize]:
         """Return the worker size of each of these jobs that exists."""
@@ -230,6 +231,7 @@ class Store:
                 cursor=cursor,
                 count=count,
                 with_progress=with_progress,
+                max_attempts=self.settings.max_attempts,
             )
 
     def trials(self, job_id: str) -> tuple[TrialView, ...]:
@@ -326,7 +328,13 @@ class Store:
         """Return a consistent snapshot of all that the job's page shows, or of what changed after the event `since`."""
         with self._db.reading() as session:
             return snapshots.snapshot(
-                session, job_id, since=since, max_points=max_points, prices=self._prices, kept=self._kept
+                session,
+                job_id,
+                since=since,
+                max_points=max_points,
+                max_attempts=self.settings.max_attempts,
+                prices=self._prices,
+                kept=self._kept,
             )
 
     @property

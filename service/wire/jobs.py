@@ -128,6 +128,7 @@ class JobSummary(View):
     state: JobState
     reason: str
     created_at: datetime
+    started_at: datetime | None = Field(None, description="when it first trained")
     finished_at: datetime | None
     arms: tuple[str, ...]
     best_validation_loss: float | None = Field(description="the lowest that any of its trials reported")

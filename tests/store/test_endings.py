@@ -153,3 +153,27 @@ def test_the_last_words_of_a_driver_are_kept_whatever_bytes_they_hold(store, dri
     driver.send(AttemptFinished(outcome="failed", reason="Segmentation fault\0 ✗"))
 
     assert store.job(driver.job_id).reason.endswith("Segmentation fault\ufffd ✗")
+
+
+def test_a_lost_attempt_is_shown_until_the_job_has_got_further_or_is_over(store, driver, begin):
+    def shown():
+        (listed,) = store.jobs().jobs
+        seen = [store.job(driver.job_id), listed, store.snapshot(driver.job_id).job]
+        (lost,) = {each.lost for each in seen}
+        return lost and (lost.number, lost.reason, lost.num_lost, lost.max_lost)
+
+    assert shown() is None
+    driver.send(AttemptFinished(outcome="failed", reason="out of memory"))
+    assert shown() == (1, "out of memory", 1, store.settings.max_attempts)
+
+    second = begin(driver.job_id)
+    second.start()
+    assert shown() == (1, "out of memory", 1, store.settings.max_attempts)
+    version = store.job(driver.job_id).version
+    _close_a_stage(second, 1)
+    assert shown() is None and store.job(driver.job_id).version > version  # an open page hears of it
+
+    store.attempts.lose(driver.job_id, second.number, reason="killed")
+    assert shown() == (2, "killed", 1, store.settings.max_attempts)
+    store.cancel(driver.job_id)
+    assert shown() is None

@@ -26,7 +26,14 @@ _RESET_IN = (JobState.QUEUED.value, JobState.STARTING.value)
 
 
 def snapshot(
-    session: Session, job_id: str, *, since: int | None, max_points: int, prices: Prices | None, kept: Kept
+    session: Session,
+    job_id: str,
+    *,
+    since: int | None,
+    max_points: int,
+    max_attempts: int,
+    prices: Prices | None,
+    kept: Kept,
 ) -> Snapshot:
     """Return all that the job's page shows; with `since`, only what events after that id have changed.
 
@@ -46,7 +53,7 @@ def snapshot(
         return Snapshot(
             cursor=cursor,
             whole=True,
-            job=queries.job_view(job),
+            job=queries.shown_job(session, job, max_attempts=max_attempts),
             trials=tuple(map(queries.trial_view, found)),
             stages=queries.decided_stages(session, found),
             schedules=schedules(session, job_id, found),
@@ -59,7 +66,7 @@ def snapshot(
     return Snapshot(
         cursor=cursor,
         whole=False,
-        job=queries.job_view(job) if EventKind.JOB in kinds else None,
+        job=queries.shown_job(session, job, max_attempts=max_attempts) if EventKind.JOB in kinds else None,
         trials=tuple(map(queries.trial_view, trials)),
         stages=queries.decided_stages(session, trials, only=_stages(changed)),
         schedules=schedules(session, job_id, trials),

@@ -860,3 +860,98 @@ def test_trials_are_stopped_on_the_page_by_whoever_may_change_the_job(state, own
     me, job = {"role": "submitter", "name": "anna"}, {"owner": owner, "state": state}
 
     assert call("states.js", "it.mayStopTrials(me, job, trials)", me=me, job=job, trials=[{}] * num_trials) is may
+
+
+def test_a_job_whose_attempts_are_lost_says_so_beside_its_place_in_the_queue():
+    reason = "trainers.training.call_results.WorkerLost: worker 1 is gone"
+    job = {"name": "digits", "id": "job-1", "state": "queued", "labels": {}, "unreadable": "workers.colour"}
+    job |= {"created_at": "2026-01-01T00:00:00Z", "reason": f"attempt 2 ended: {reason}"}
+    job |= {"lost": {"number": 2, "reason": reason, "num_lost": 2, "max_lost": 3}}
+    script = f"""
+import "{SMALL_DOM}";
+const {{ heading }} = await import("{DASHBOARD.as_uri()}/pages/job/heading.js");
+const {{ cells }} = await import("{DASHBOARD.as_uri()}/pages/jobs/row.js");
+const progress = {{ losses: [], learning_rate: null }};
+const said = (job) => [heading(job), cells({{ ...job, arms: [], progress }})[1].childNodes].map((parts) =>
+  parts.filter((part) => /\\bbad\\b/.test(part?.getAttribute("class"))).map((part) => part.textContent).join());
+const all = (job) => heading(job).filter((part) => part !== null).map((part) => part.textContent).join("\\n");
+const queued = {{ ...job, queue: {{ sentence: "1st of 2" }} }};
+console.log(JSON.stringify([said(job), said({{ ...job, lost: null }}), all(queued), all(job)]));
+process.exit();"""
+
+    lost, others, waiting, unplaced = run(script, job=job)
+
+    text = "attempt 2 was lost: worker 1 is gone (2 in a row without progress; after 3 the job fails)"
+    assert lost == [text, text] and others == ["", ""]
+    assert "1st of 2" in waiting and text in waiting
+    assert unplaced.count("worker 1 is gone") == 1
+
+
+@pytest.mark.parametrize(("started", "is_said"), [("2026-01-01T00:00:00Z", True), (None, False)])
+def test_a_job_that_is_over_says_how_long_it_took(started, is_said):
+    job = {"name": "digits", "id": "job-1", "state": "cancelled", "labels": {}, "unreadable": "workers.colour"}
+    job |= {"created_at": "2026-01-01T00:00:00Z", "started_at": started, "finished_at": "2026-01-01T00:12:05Z"}
+    script = f"""
+import "{SMALL_DOM}";
+const {{ heading }} = await import("{DASHBOARD.as_uri()}/pages/job/heading.js");
+console.log(JSON.stringify(heading(job).filter((part) => part !== null).map((part) => part.textContent).join()));
+process.exit();"""
+
+    assert ("took 12 min 5 s" in run(script, job=job)) is is_said
+
+
+def arm_report(losses, *, best="tuned", sweep=None):
+    """Return a report of an arm for each name of `losses`, with a seed for each of its values."""
+    mean = {
+        name: {"num_seeds": len(own), "mean": sum(own) / len(own), "low": -9.0, "high": 9.0}
+        for name, own in losses.items()
+    }
+    arms = [
+        {"arm": name, "controller": "bo", "num_finished": len(own), "num_trials": len(own), "num_diverged": 0}
+        | {"validation_loss": mean[name], "validation_metrics": {}, "test": {}, "bytes_sent": None}
+        | {"seconds_to_target": None}
+        for name, own in losses.items()
+    ]
+    trial = {"validation_metrics": {}, "outcome": "completed", "bill": {"bytes_sent": None}, "seconds_to_target": None}
+    trials = [trial | {"arm": name, "validation_loss": value} for name, own in losses.items() for value in own]
+    known = {"metric": "loss", "metric_directions": {}, "confidence": 0.95, "best_arm": best, "sweep": sweep}
+    return known | {"arms": arms, "trials": trials}
+
+
+def told_arms(report):
+    script = f"""
+import "{SMALL_DOM}";
+const {{ armTable }} = await import("{DASHBOARD.as_uri()}/pages/job/tables.js");
+const table = armTable(report);
+console.log(JSON.stringify([table.textContent, table.querySelector("b")?.textContent ?? null]));
+process.exit();"""
+    return run(script, report=report)
+
+
+@pytest.mark.parametrize(
+    ("tuned", "said"),
+    [([0.25, 0.5], "0.2500 – 0.5000"), ([0.5], "0.5000"), ([0.25, 0.5, 0.75], "0.5000 ± 8.5000")],
+)
+def test_the_spread_of_two_seeds_is_their_values_and_not_an_interval(tuned, said):
+    text, _ = told_arms(arm_report({"tuned": tuned, "dense": [2.0]}))
+
+    assert said in text and ("±" in text.split("both values")[1]) is ("±" in said)
+
+
+@pytest.mark.parametrize(
+    ("losses", "bold"),
+    [
+        ({"tuned": [0.1, 0.2], "dense": [0.3, 0.4]}, "tuned (best loss)"),
+        ({"tuned": [0.1, 0.35], "dense": [0.3, 0.4]}, None),
+        ({"tuned": [0.1, 0.2, 0.2], "dense": [0.3, 0.4, 0.4]}, None),
+        ({"tuned": [0.1]}, None),
+    ],
+)
+def test_the_best_arm_is_bold_where_it_lies_apart_from_the_others(losses, bold):
+    assert told_arms(arm_report(losses))[1] == bold
+
+
+def test_the_one_arm_of_a_sweep_is_its_baseline_and_the_best_of_nothing():
+    text, bold = told_arms(arm_report({"dense": [0.3, 0.4]}, best="dense", sweep={"ranking": []}))
+
+    assert text.startswith("Baseline over seeds") and bold is None and "best" not in text

@@ -1,13 +1,13 @@
 // The job's state, and its request.
 
 import { badge, element } from "../../dom.js";
-import { isOver, whyOf } from "../../states.js";
+import { isOver, lostOf, tookOf, whyOf } from "../../states.js";
 import { since } from "../../times.js";
 import { duration, number, size } from "../../units.js";
 import { progressOf, workersText } from "./progress.js";
 
 export function heading(job) {
-  const why = whyOf(job);
+  const [why, lost, took] = [whyOf(job), lostOf(job), tookOf(job)];
   const facts = [
     ...(job.unreadable ? [] : asked(job.spec)),
     ["attempt", job.attempt ? String(job.attempt) : null],
@@ -17,13 +17,15 @@ export function heading(job) {
     ["priority", job.priority === "normal" ? null : job.priority],
     ["created", since(job.created_at)],
     ["finished", job.finished_at && since(job.finished_at)],
+    ["took", took === null ? null : duration(took)],
     ["labels", Object.entries(job.labels).map((each) => each.join("=")).join(", ") || null],
     ["archived", job.archived ? "yes" : null],
   ].filter(([, value]) => value !== null);
   return [
     element("div", { class: "title" }, element("h1", {}, job.name), badge(job.state)),
     element("code", { class: "quiet" }, job.id),
-    why ? element("p", { class: "reason" }, why) : null,
+    why ? element("p", { class: "reason", key: "why" }, why) : null,
+    lost ? element("p", { class: "reason bad", key: "lost" }, lost) : null,
     element("ul", { class: "facts" }, ...facts.map(([name, value]) =>
       element("li", { key: name }, element("span", { class: "quiet" }, `${name} `), element("b", {}, value)))),
     job.notes ? element("p", { class: "reason", key: "notes" }, element("span", { class: "quiet" }, "notes "), job.notes) : null,

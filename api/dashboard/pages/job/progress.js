@@ -47,7 +47,7 @@ export function progressTable(trials, stages, job, phase, stop = null) {
     ["now", (trial) => (trial.learning_rate === null ? "–" : now(trial)), "text"],
     ["on", (trial) => (trial.backend ? `${trial.device}, ${trial.backend}` : "–"), ""],
     ...(trials.some(mayEnd) ? [["action", (trial) => (mayEnd(trial) ? stop(trial) : ""), ""]] : []),
-  ], trials, { key: (trial) => trial.trial_id });
+  ], trials, { key: (trial) => trial.trial_id, isStacked: true });
 }
 
 const latest = (stages, trial) => stages.findLast((stage) => stage.trial_id === trial.trial_id);

@@ -23,24 +23,41 @@ export function stageTable(stages, job) {
     ["forecast", (stage) => spread(stage.forecast, stage.forecast_std, loss, (std) => number(std, 2)), "number", (stage) => stage.forecast],
     figures("probes", (stage) => stage.probes.length, String),
     figures("search", (stage) => stage.search_seconds, duration),
-  ], stages, { note: (stage) => stage.reason, key: (stage) => `${stage.trial_id} ${stage.stage}` });
+  ], stages, { note: (stage) => element("span", {}, stage.reason), key: (stage) => `${stage.trial_id} ${stage.stage}` });
 }
 
 export function armTable(report) {
   const metrics = Object.keys(report.metric_directions).sort();
-  const caption = `Means over finished seeds ± ${share(report.confidence)} interval`;
-  const name = (arm) => (arm.arm === report.best_arm ? element("b", {}, `${arm.arm} (best ${report.metric})`) : arm.arm);
+  const caption = report.sweep ? "Baseline over seeds" : `Means over finished seeds ± ${share(report.confidence)} interval, of two seeds both values`;
+  const isBest = (arm) => arm.arm === report.best_arm && report.arms.length > 1;
+  const name = (arm) => (!isBest(arm) ? arm.arm : element(isApart(report) ? "b" : "span", {}, `${arm.arm} (best ${report.metric})`));
+  const each = (of) => (arm) => report.trials.filter((trial) => trial.arm === arm.arm && trial.outcome !== null).map(of);
   return table(caption, [
     ["arm", name, "name"],
     ["controller", (arm) => arm.controller, ""],
     ["seeds", (arm) => `${arm.num_finished} of ${arm.num_trials}`, "number", (arm) => arm.num_finished],
-    estimates("validation loss", (arm) => arm.validation_loss, loss),
-    ...metrics.map((metric) => estimates(metric, (arm) => arm.validation_metrics[metric], loss)),
-    ...tested(report.arms).map((name) => estimates(`test ${name}`, (arm) => arm.test?.[name], loss)),
-    estimates("sent", (arm) => arm.bytes_sent, size),
-    estimates("to target", (arm) => arm.seconds_to_target, duration),
+    estimates("validation loss", (arm) => arm.validation_loss, loss, each((trial) => trial.validation_loss)),
+    ...metrics.map((metric) => estimates(metric, (arm) => arm.validation_metrics[metric], loss, each((trial) => trial.validation_metrics[metric]))),
+    ...tested(report.arms).map((name) => estimates(`test ${name}`, (arm) => arm.test?.[name], loss, each((trial) => trial.test?.[name]))),
+    estimates("sent", (arm) => arm.bytes_sent, size, each((trial) => trial.bill.bytes_sent)),
+    estimates("to target", (arm) => arm.seconds_to_target, duration, each((trial) => trial.seconds_to_target)),
     figures("diverged", (arm) => arm.num_diverged, String),
-  ], report.arms, { key: (arm) => arm.arm });
+  ], report.arms, { key: (arm) => arm.arm, isStacked: true });
+}
+
+// Whether the best arm's values lie apart from those of the next one, where both have several seeds: intervals that overlap
+// tell of no difference. Of two seeds the values themselves are compared.
+export function isApart({ arms, trials, metric, metric_directions: directions, best_arm: best }) {
+  const estimateOf = (arm) => (metric === "loss" ? arm.validation_loss : arm.validation_metrics[metric]);
+  const valueOf = (trial) => (metric === "loss" ? trial.validation_loss : trial.validation_metrics[metric]);
+  const ends = arms.filter((arm) => estimateOf(arm)).map((arm) => {
+    const found = estimateOf(arm);
+    const values = trials.filter((trial) => trial.arm === arm.arm).map(valueOf).filter((value) => value !== null && value !== undefined);
+    return { arm: arm.arm, ...(found.num_seeds > 2 ? found : { mean: found.mean, low: Math.min(...values), high: Math.max(...values) }) };
+  });
+  const own = ends.find(({ arm }) => arm === best);
+  const isHigh = directions[metric] === "max";
+  return own !== undefined && ends.every(({ arm, low, high }) => arm === best || (isHigh ? high < own.low : own.high < low));
 }
 
 // When the first arm reached another's final result; of several seeds, the median.
@@ -97,7 +114,7 @@ export function billTable(trials, job, prices) {
     ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number", (trial) => trial.bill.repairs]] : []),
     ...(trials.some((trial) => Object.keys(trial.bill.absences).length) ? [["averages missed", absences, ""]] : []),
     ...(trials.some((trial) => Object.keys(trial.bill.steps_by_workers).length > 1) ? [["steps by workers", byWorkers, ""]] : []),
-  ], trials, { key: (trial) => trial.trial_id });
+  ], trials, { key: (trial) => trial.trial_id, isStacked: true });
 }
 
 const drops = ({ activations, arms }) => [activations, ...arms.map((arm) => arm.activations)].some((each) => each && each.kind !== "keep");

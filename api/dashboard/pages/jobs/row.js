@@ -1,7 +1,7 @@
 // A job as a row of the list.
 
 import { badge, drawn, element } from "../../dom.js";
-import { isOver, whyOf } from "../../states.js";
+import { isOver, lostOf, tookOf, whyOf } from "../../states.js";
 import { since } from "../../times.js";
 import { duration, level, loss, number, share, size } from "../../units.js";
 
@@ -17,7 +17,7 @@ export const COLUMNS = [
   ["result", resultOf, "number", "result"],
   ["bytes saved", savedOf, "number", null],
   ["created", ({ created_at }) => since(created_at), "", "created"],
-  ["finished", ({ finished_at }) => (finished_at ? since(finished_at) : NONE), "", "finished"],
+  ["finished", finishedOf, "", "finished"],
 ];
 
 export function cells(job) {
@@ -40,8 +40,14 @@ function nameOf({ id, name, owner, project, labels, arms, archived }) {
 }
 
 function stateOf(job) {
-  const why = whyOf(job);
-  return [badge(job.state), why ? element("div", { class: "why quiet small", title: why }, why) : null];
+  const [why, lost] = [whyOf(job), lostOf(job)];
+  return [badge(job.state), why ? element("div", { class: "why quiet small", key: "why", title: why }, why) : null,
+    lost ? element("div", { class: "why bad small", key: "lost", title: lost }, lost) : null];
+}
+
+function finishedOf(job) {
+  const took = tookOf(job);
+  return job.finished_at ? [since(job.finished_at), took === null ? null : element("div", { class: "small quiet" }, `took ${duration(took)}`)] : NONE;
 }
 
 function progressOf(job) {
