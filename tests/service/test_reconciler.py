@@ -110,6 +110,7 @@ def test_a_stored_job_that_asks_for_next_to_nothing_holds_up_no_other(store, tic
 def test_jobs_that_have_room_are_begun_side_by_side_and_looked_at_so(store, cluster, tick, add, monkeypatch):
     jobs = [add(), add()]
     meeting = threading.Barrier(2, timeout=60)
+    monkeypatch.setattr(cluster.ray, "statuses", dict)  # its list has none of them yet
     for name in ("submit", "status"):
         monkeypatch.setattr(cluster.ray, name, meet_before(getattr(cluster.ray, name), meeting))
 
@@ -118,6 +119,16 @@ def test_jobs_that_have_room_are_begun_side_by_side_and_looked_at_so(store, clus
 
     assert {store.job(job).state for job in jobs} == {JobState.STARTING}
     assert len(cluster.ray.jobs) == 2
+
+
+def test_several_drivers_are_looked_at_in_one_call(store, cluster, tick, add, monkeypatch):
+    jobs = [add(), add()]
+    tick()
+    monkeypatch.setattr(cluster.ray, "status", None)  # a call would fail
+    cluster.ray.jobs[store.attempts.one(jobs[0], 1).submission_id] = RayStatus.FAILED
+    tick()
+
+    assert [store.attempts.one(job, 1).ended_at is None for job in jobs] == [False, True]
 
 
 def meet_before(call, meeting):

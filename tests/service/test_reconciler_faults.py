@@ -62,6 +62,9 @@ class HungNode:
     def status(self, submission_id):
         return self.drivers[submission_id]
 
+    def statuses(self):
+        return self.drivers
+
     def stop(self, submission_id):
         self.num_told += 1
         if self.refusal:

@@ -39,6 +39,10 @@ class FakeRay:
         self._reach()
         return self.jobs.get(submission_id, RayStatus.MISSING)
 
+    def statuses(self):
+        self._reach()
+        return dict(self.jobs)
+
     def stop(self, submission_id):
         self._reach()
         self.stopped.append(submission_id)

@@ -39,6 +39,9 @@ class RayApi(Protocol):
     def status(self, submission_id: str) -> RayStatus:
         """Return a driver's status."""
 
+    def statuses(self) -> dict[str, RayStatus]:
+        """Return the status of every driver that Ray knows, including other services' drivers."""
+
     def reason(self, submission_id: str) -> str:
         """Return Ray's reason why a driver failed; empty if it did not, or Ray does not say."""
 

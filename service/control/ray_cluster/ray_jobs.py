@@ -128,11 +128,15 @@ class RayJobs:
 
     def live(self) -> tuple[str, ...]:
         """Return the ids of all submissions that have not ended, whoever made them."""
+        return tuple(submission_id for submission_id, status in self.statuses().items() if status in LIVE)
 
-        def live(found: Any) -> tuple[str, ...]:
-            return tuple(each["submission_id"] for each in found if each["submission_id"] and each["status"] in LIVE)
+    def statuses(self) -> dict[str, RayStatus]:
+        """Return the status of every submission that Ray knows, whoever made it."""
 
-        return self._read(self._send("GET", "/api/jobs/"), live)
+        def statuses(found: Any) -> dict[str, RayStatus]:
+            return {each["submission_id"]: RayStatus(each["status"]) for each in found if each["submission_id"]}
+
+        return self._read(self._send("GET", "/api/jobs/"), statuses)
 
     def stop(self, submission_id: str) -> None:
         """End the driver by SIGTERM, and by SIGKILL some seconds later. A missing driver counts as stopped."""

@@ -1,7 +1,7 @@
 """Watch running attempts, and end those that are lost."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
@@ -64,7 +64,8 @@ class Supervisor:
         self._told_at = {driver: at for driver, at in self._told_at.items() if driver in watched}
         too_large = [work.submission_id for work in active if work.submission_id and self._has_no_room(work.shape)]
         self._no_room_since = {driver: self._no_room_since.get(driver, now) for driver in too_large}
-        side_by_side(self._pool, {work.job_id: partial(self._look_at, ray, work, now=now) for work in active})
+        known = _statuses(ray) if len(active) > 1 else {}
+        side_by_side(self._pool, {work.job_id: partial(self._look_at, ray, work, known, now=now) for work in active})
 
     def watch_alone(self, active: Sequence[Work], reason: str, *, now: float) -> None:
         """Check every active job while Ray does not answer for `reason`."""
@@ -89,10 +90,10 @@ class Supervisor:
     def _has_no_room(self, shape: Shape | None) -> bool:
         return shape is not None and self._sight.is_too_small(shape)
 
-    def _look_at(self, ray: RayApi, work: Work, *, now: float) -> None:
+    def _look_at(self, ray: RayApi, work: Work, known: Mapping[str, RayStatus], *, now: float) -> None:
         with log_fields(job=work.job_id, attempt=work.attempt):
             try:
-                self._act(ray, work, self._judge(ray, work, now=now), now=now)
+                self._act(ray, work, self._judge(ray, work, known, now=now), now=now)
             except Unavailable as error:
                 self._hinder(work, str(error))
             except NotFound as error:  # it ended and was deleted in the meantime
@@ -100,9 +101,9 @@ class Supervisor:
             except UnreadableJob as error:
                 self._hinder(work, effects.unreadable(error.fields))
 
-    def _judge(self, ray: RayApi, work: Work, *, now: float) -> Verdict:
+    def _judge(self, ray: RayApi, work: Work, known: Mapping[str, RayStatus], *, now: float) -> Verdict:
         assert work.submission_id is not None
-        status = ray.status(work.submission_id)
+        status = known.get(work.submission_id) or ray.status(work.submission_id)
         return judge(
             work,
             status,
@@ -133,3 +134,11 @@ class Supervisor:
         """Set the obstacle as the reason of a job that trains or starts. One that pauses or ends keeps its reason."""
         if work.state in _GOING:
             effects.explain(self._store, work, reason)
+
+
+def _statuses(ray: RayApi) -> Mapping[str, RayStatus]:
+    """Return what Ray says of all drivers in one call; nothing if it does not answer, so that each is asked for."""
+    try:
+        return ray.statuses()
+    except Unavailable:
+        return {}
