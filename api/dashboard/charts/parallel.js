@@ -1,23 +1,23 @@
 // Chosen values by stage or by sample: one axis per value, one line per row. Drawn with plain lines, because plotly's own
 // parallel coordinates need WebGL, which a machine without a display lacks, and are missing in its SVG.
 
-import { figures, number } from "../units.js";
+import { figures, number, share } from "../units.js";
 import { colour, entry, grouped, shortened } from "./look.js";
 
 const MOST_NAMES = 6; // of one axis that are written beside it
 
 // The height of each value on its axis; `null` if there is none. Numbers spanning a decade get a logarithmic scale.
-export function scale(values) {
+export function scale(values, write = number) {
   const known = values.filter((value) => value !== null && value !== undefined);
   const names = known.some((value) => typeof value !== "number") ? [...new Set(known.map(String))].sort() : null;
   if (names) return { at: (value) => (names.length < 2 ? 0.5 : names.indexOf(String(value)) / (names.length - 1)), ends: [names[0], names.at(-1)],
     between: names.length > MOST_NAMES ? [] : names.slice(1, -1) };
   const [least, most] = [Math.min(...known), Math.max(...known)];
   const turn = least > 0 && most / least >= 10 ? Math.log : (value) => value;
-  return { at: (value) => (most === least ? 0.5 : (turn(value) - turn(least)) / (turn(most) - turn(least))), ends: [number(least), number(most)], between: [] };
+  return { at: (value) => (most === least ? 0.5 : (turn(value) - turn(least)) / (turn(most) - turn(least))), ends: [write(least), write(most)], between: [] };
 }
 
-const STAGES = { before: [["stage", "stage"]], after: [["loss at its end", "loss"]], nameOf: (name) => name.replaceAll("_", " "), noun: "stages",
+const STAGES = { before: [], after: [["loss at its end", "loss"]], nameOf: (name) => name.replaceAll("_", " "), noun: "stages",
   none: "no stage is decided yet", shortOf: (_, text) => shortened(text) };
 
 // Rows: {label, arm, arm_index, is_first_seed, values}, with the fields of the axes [name, field] before and after the
@@ -28,13 +28,14 @@ export function parallelChart(rows, { before, after, nameOf, noun, none, shortOf
   const all = [...stated(before), ...names.map((name) => [nameOf(name), (row) => row.values[name] ?? null]), ...stated(after)];
   const axes = all.filter(([, of]) => rows.some((row) => of(row) !== null));
   const places = axes.map((_, at) => at);
-  const scales = axes.map(([, of]) => scale(rows.map(of)));
+  const writeOf = (name) => (name === "density" ? share : number);
+  const scales = axes.map(([name, of]) => scale(rows.map(of), writeOf(name)));
   const height = (row, at) => {
     const value = axes[at][1](row);
     return value === null ? null : scales[at].at(value);
   };
-  const write = (value) => (typeof value === "number" ? number(value) : value ?? "–");
-  const told = (row) => axes.map(([name, of]) => `${name} ${write(of(row))}`).join(", ");
+  const write = (name) => (value) => (typeof value === "number" ? writeOf(name)(value) : value ?? "–");
+  const told = (row) => axes.map(([name, of]) => `${name} ${write(name)(of(row))}`).join(", ");
   const lines = [...grouped(rows, (row) => row.label).values()].map((own) => ({
     type: "scatter", mode: "lines+markers", line: { color: own[0].shade ?? colour(own[0].arm_index), width: 1.3 }, marker: { size: 5 }, opacity: 0.65,
     x: own.flatMap(() => [...places, null]), y: own.flatMap((row) => [...places.map((at) => height(row, at)), null]),
@@ -47,10 +48,10 @@ export function parallelChart(rows, { before, after, nameOf, noun, none, shortOf
   return {
     traces: lines,
     layout: { height: 400, hovermode: "closest", annotations: rows.length ? ends : [],
-      xaxis: { tickvals: places, ticktext: axes.map(([name]) => name), zeroline: false, range: [-0.3, axes.length - 0.7] },
+      xaxis: { tickvals: places, ticktext: axes.map(([name]) => name), zeroline: false, range: [-0.4, axes.length - 0.6] },
       yaxis: { visible: false, range: [-0.12, 1.12] } },
     label: rows.length ? `${rows.length} ${noun}; ${axes.map(([name], at) => `${name} from ${scales[at].ends.join(" to ")}`).join(", ")}` : none,
-    columns: [["trial", (row) => row.label, "name"], ...axes.map(([name, of]) => figures(name, of, write))],
+    columns: [["trial", (row) => row.label, "name"], ...axes.map(([name, of]) => figures(name, of, write(name)))],
     rows: rows.map((row) => {
       const fields = (given) => given.map(([, field]) => [field, row[field]]);
       return Object.fromEntries([["label", row.label], ...fields(before), ["values", row.values], ...fields(after)]);

@@ -939,16 +939,18 @@ def test_the_spread_of_two_seeds_is_their_values_and_not_an_interval(tuned, said
 
 
 @pytest.mark.parametrize(
-    ("losses", "bold"),
+    ("is_clear", "arms", "bold"),
     [
-        ({"tuned": [0.1, 0.2], "dense": [0.3, 0.4]}, "tuned (best loss)"),
-        ({"tuned": [0.1, 0.35], "dense": [0.3, 0.4]}, None),
-        ({"tuned": [0.1, 0.2, 0.2], "dense": [0.3, 0.4, 0.4]}, None),
-        ({"tuned": [0.1]}, None),
+        (True, ("tuned", "dense"), "tuned (best loss)"),
+        (None, ("tuned", "dense"), "tuned (best loss)"),
+        (False, ("tuned", "dense"), None),
+        (None, ("tuned",), None),
     ],
 )
-def test_the_best_arm_is_bold_where_it_lies_apart_from_the_others(losses, bold):
-    assert told_arms(arm_report(losses))[1] == bold
+def test_the_best_of_several_arms_is_bold_unless_it_may_be_so_by_chance(is_clear, arms, bold):
+    report = arm_report({arm: [0.1, 0.2] for arm in arms}) | {"best_is_clear": is_clear}
+
+    assert told_arms(report)[1] == bold
 
 
 def test_the_one_arm_of_a_sweep_is_its_baseline_and_the_best_of_nothing():

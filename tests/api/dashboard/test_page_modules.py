@@ -395,10 +395,10 @@ def of_controls(script, **changes):
 @pytest.mark.parametrize(
     ("changes", "buttons"),
     [
-        ({"state": "running"}, ["clone", "edit"]),
-        ({"state": "failed"}, ["clone", "edit", "archive", "delete"]),
-        ({"state": "failed", "archived": True}, ["clone", "edit", "unarchive", "delete"]),
-        ({"state": "failed", "owner": "bert"}, ["clone"]),
+        ({"state": "running"}, ["clone", "edit", "compare"]),
+        ({"state": "failed"}, ["clone", "edit", "archive", "delete", "compare"]),
+        ({"state": "failed", "archived": True}, ["clone", "edit", "unarchive", "delete", "compare"]),
+        ({"state": "failed", "owner": "bert"}, ["clone", "compare"]),
     ],
 )
 def test_a_jobs_own_page_edits_archives_and_deletes_what_is_ones_own(changes, buttons):

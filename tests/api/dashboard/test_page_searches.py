@@ -149,3 +149,13 @@ def test_a_search_goes_on_after_the_probe_with_whose_steps_the_commit_begins():
     *_, hatched = loss_chart("seconds", stages=[kept | {"search_seconds": 8.0}])["traces"]
 
     assert [hatched["x"][at : at + 4] for at in (0, 5)] == [[1, 1, 2, 2], [2, 2, 9, 9]]
+
+
+def test_chosen_values_are_told_by_their_names_and_a_density_in_percent():
+    values = [{"learning_rate": 0.5, "density": 0.01}, {"learning_rate": 0.25, "density": 0.1}]
+    rows = [LOOK | {"values": each, "loss": 1.0} for each in values]
+
+    chart = call("charts/parallel.js", "it.parallelChart(rows)", rows=rows)
+
+    assert chart["layout"]["xaxis"]["ticktext"] == ["learning rate", "density", "loss at its end"]
+    assert {"1 %", "10 %"} <= {each["text"] for each in chart["layout"]["annotations"]}

@@ -203,5 +203,5 @@ const metricsOf = (trials) => [...new Set(trials.flatMap(({ trial }) => Object.k
 const costsOf = (metric) => ({ label, arm_index, trial }) => ({ label, arm_index, isOver: trial.outcome !== null, bytes: trial.bill.bytes_sent, seconds: trial.seconds,
   value: metric === LOSS ? trial.validation_loss : trial.validation_metrics[metric] ?? null });
 
-const choices = (each) => each.trial.stages.map(({ stage, learning_rate, level, values, loss }) =>
-  ({ ...each, stage, values: { learning_rate, level, ...values }, loss }));
+const choices = (each) => each.trial.stages.map(({ learning_rate, level, values, loss }) =>
+  ({ ...each, values: { learning_rate, [each.trial.level_name]: level, ...values }, loss }));

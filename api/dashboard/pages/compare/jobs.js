@@ -107,9 +107,10 @@ export function comparedTrials(jobs) {
     const { id, letter, name, held } = one;
     const { spec } = held.job;
     const arm = `${letter} ${name}`;
+    const levelOf = (id) => held.report?.trials.find((each) => each.trial_id === id)?.level_name ?? "level";
     return held.trials.filter((each) => each.arm === name).map((trial) => {
       const of = (rows) => rows.filter((row) => row.trial_id === trial.trial_id);
-      return { job: id, trial: { ...trial, stages: of(held.stages) }, arm, arm_index: coloured.indexOf(one), is_first_seed: trial.seed === spec.seeds[0],
+      return { job: id, trial: { ...trial, level_name: levelOf(trial.trial_id), stages: of(held.stages) }, arm, arm_index: coloured.indexOf(one), is_first_seed: trial.seed === spec.seeds[0],
         label: trialName(arm, trial.seed, spec), series: of(held.series), schedules: of(held.schedules) };
     });
   });

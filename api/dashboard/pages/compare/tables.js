@@ -50,7 +50,7 @@ function sampleReport({ trial, seconds_to_target }) {
   const known = (values) => Object.fromEntries(Object.entries(values).map(([name, value]) => [name, of(value)]).filter(([, found]) => found));
   return { arm: trial.arm, controller: trial.controller, num_trials: 1, num_finished: Number(isOver), num_diverged: Number(trial.outcome === "diverged"),
     validation_loss: of(trial.validation_loss), validation_metrics: known(trial.validation_metrics), test: known(trial.test ?? {}), bytes_sent: of(trial.bill.bytes_sent),
-    seconds_training: of(trial.bill.seconds_training), seconds_to_target: of(seconds_to_target) };
+    seconds_training: of(trial.bill.seconds_training), seconds_to_target: of(seconds_to_target), beside_best: null };
 }
 
 const COSTS = [["sent", "bytes_sent", size], ["training", "seconds_training", duration], ["to target", "seconds_to_target", duration]];

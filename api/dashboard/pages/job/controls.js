@@ -44,7 +44,7 @@ export function controls(changed) {
     job = given;
     const hadFocus = body.contains(document.activeElement);
     const verbs = verbsFor(me, job);
-    patch(buttons, ...verbs.map(button));
+    patch(buttons, ...verbs.map(button), job.unreadable ? null : compareLink(job));
     meanings.update(verbs.map((verb) => [verb, MEANING[verb]]));
     if (hadFocus && !body.contains(document.activeElement)) body.focus(); // the next Tab leads to the first button
   }
@@ -70,6 +70,9 @@ export function controls(changed) {
 
   return { body, update };
 }
+
+const compareLink = ({ id }) => element("a", { key: "compare", class: "verb", href: `/?compare=${encodeURIComponent(id)}`,
+  title: "Show it beside other jobs" }, "compare");
 
 function verbsFor(me, job) {
   if (me.role === "viewer") return []; // all others may clone what they see

@@ -30,7 +30,7 @@ export function armTable(report) {
   const metrics = Object.keys(report.metric_directions).sort();
   const caption = report.sweep ? "Baseline over seeds" : `Means over finished seeds ± ${share(report.confidence)} interval, of two seeds both values`;
   const isBest = (arm) => arm.arm === report.best_arm && report.arms.length > 1;
-  const name = (arm) => (!isBest(arm) ? arm.arm : element(isApart(report) ? "b" : "span", {}, `${arm.arm} (best ${report.metric})`));
+  const name = (arm) => (!isBest(arm) ? arm.arm : element(report.best_is_clear === false ? "span" : "b", {}, `${arm.arm} (best ${report.metric})`));
   const each = (of) => (arm) => report.trials.filter((trial) => trial.arm === arm.arm && trial.outcome !== null).map(of);
   return table(caption, [
     ["arm", name, "name"],
@@ -43,21 +43,6 @@ export function armTable(report) {
     estimates("to target", (arm) => arm.seconds_to_target, duration, each((trial) => trial.seconds_to_target)),
     figures("diverged", (arm) => arm.num_diverged, String),
   ], report.arms, { key: (arm) => arm.arm, isStacked: true });
-}
-
-// Whether the best arm's values lie apart from those of the next one, where both have several seeds: intervals that overlap
-// tell of no difference. Of two seeds the values themselves are compared.
-export function isApart({ arms, trials, metric, metric_directions: directions, best_arm: best }) {
-  const estimateOf = (arm) => (metric === "loss" ? arm.validation_loss : arm.validation_metrics[metric]);
-  const valueOf = (trial) => (metric === "loss" ? trial.validation_loss : trial.validation_metrics[metric]);
-  const ends = arms.filter((arm) => estimateOf(arm)).map((arm) => {
-    const found = estimateOf(arm);
-    const values = trials.filter((trial) => trial.arm === arm.arm).map(valueOf).filter((value) => value !== null && value !== undefined);
-    return { arm: arm.arm, ...(found.num_seeds > 2 ? found : { mean: found.mean, low: Math.min(...values), high: Math.max(...values) }) };
-  });
-  const own = ends.find(({ arm }) => arm === best);
-  const isHigh = directions[metric] === "max";
-  return own !== undefined && ends.every(({ arm, low, high }) => arm === best || (isHigh ? high < own.low : own.high < low));
 }
 
 // When the first arm reached another's final result; of several seeds, the median.
