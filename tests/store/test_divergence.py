@@ -98,7 +98,7 @@ def test_a_report_says_that_a_run_overfitted_and_that_its_patience_ended_it(stor
 
     report = store.report(driver.job_id)
 
-    assert (report.metric, report.best_arm) == ("accuracy", "tuned")
+    assert (report.metric, report.best_trial) == ("accuracy", trial_id)
     assert report.trials[0].notes == (
         "ended early, after 30 steps: the validation accuracy had not improved in 3 evaluations in a row",
         "overfitted: after step 10 the validation accuracy fell by 20%, from 0.9 to 0.72, while the training loss fell",
