@@ -13,7 +13,7 @@ import httpx2
 
 from api import calls, references
 from api.calls import Call, JobFilters, Spec, T
-from api.connection import Connection, P, described_by, is_answer, read_event, request, with_self
+from api.connection import BaseClient, P, described_by, is_answer, read_event, request, with_self
 from api.failures import UNSAYABLE, ApiError, Unreachable, unsayable
 from api.jobs import AsyncJob
 from api.retries import AWAY_S, PATIENCE_S, Patience
@@ -36,7 +36,7 @@ def _awaited(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncClien
     return with_self(method)
 
 
-class AsyncClient(Connection):
+class AsyncClient(BaseClient):
     """A client of a Wiretune service for asyncio, and an asynchronous context manager.
 
     It takes the arguments of `Client`, and its methods do the same.

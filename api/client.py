@@ -13,7 +13,7 @@ import httpx2
 
 from api import calls, references
 from api.calls import Call, JobFilters, Spec, T
-from api.connection import Connection, P, described_by, is_answer, read_event, request, with_self
+from api.connection import BaseClient, P, described_by, is_answer, read_event, request, with_self
 from api.failures import UNSAYABLE, ApiError, Unreachable, unsayable
 from api.jobs import Job
 from api.retries import AWAY_S, PATIENCE_S, Patience
@@ -36,7 +36,7 @@ def _blocking(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P
     return with_self(method)
 
 
-class Client(Connection):
+class Client(BaseClient):
     """A client of a Wiretune service, and a context manager. Every call may raise `ApiError` or `Unreachable`.
 
     A malformed key or URL raises one of them at once. If this release cannot read an answer, the call raises

@@ -50,7 +50,7 @@ def is_loopback(url: str) -> bool:
     return httpx2.URL(url).host in _LOOPBACK
 
 
-class Connection:
+class BaseClient:
     """The state that both clients share."""
 
     def __init__(

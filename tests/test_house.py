@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -35,6 +36,13 @@ LONG_WORDS, LONG_SHARE = 30, 0.05
 #: First words of a docstring that says what a thing is about, and not what it does.
 NOT_A_SENTENCE = ("What", "Which", "Whether", "How", "Where")
 
+#: Names that several public classes have. A new class takes another one.
+SHARED_NAMES = {
+    "Action", "AttachCallback", "Checkpointed", "Config", "Exported", "Layer", "Limits", "Measured",
+    "Message", "OpenCommit", "Part", "Piece", "Place", "Point", "Probe", "Progress", "Run", "Selection",
+    "Series", "Server", "Shares", "Stage", "Steps", "Value", "Workers", "Writer", "Written",
+}  # fmt: skip
+
 
 def test_no_module_imports_itself_in_a_circle() -> None:
     """Imports for type checkers alone count too: a reader follows them."""
@@ -44,6 +52,18 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"these modules import each other: {' -> '.join(error.args[1])}")
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    """A reader who searches for a word lands in one place."""
+    names = Counter(
+        node.name
+        for path in MODULES.values()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+
+    assert {name for name, number in names.items() if number > 1} == SHARED_NAMES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -30,7 +30,7 @@ class Deadlines:
     idle_s: int = 75  # between two requests; a proxy's shorter limit then decides, and no request meets a closing end
 
 
-class Connection(H11Protocol):
+class WatchedProtocol(H11Protocol):
     """A client's connection, checked every second."""
 
     deadlines = Deadlines()
@@ -101,6 +101,6 @@ class Connection(H11Protocol):
         return self.conn.our_state is not h11.DONE and (is_asked or self.flow.read_paused)
 
 
-def connection_class(deadlines: Deadlines) -> type[Connection]:
+def connection_class(deadlines: Deadlines) -> type[WatchedProtocol]:
     """Return a uvicorn protocol class with these deadlines."""
-    return type("Connection", (Connection,), {"deadlines": deadlines})
+    return type("WatchedProtocol", (WatchedProtocol,), {"deadlines": deadlines})

@@ -65,7 +65,7 @@ class Choice(NamedTuple):
     fit: Fit | None = None  # None: there was too little for a surrogate
 
 
-class Verdict(NamedTuple):
+class Duel(NamedTuple):
     """The winner's index, its probability to beat the incumbent (index 0), and its gain over it."""
 
     winner: int
@@ -94,18 +94,18 @@ def bounding_box(setup: SearchSetup, values: Sequence[Values], region: Box | Non
     return Box(axes=(Axis(name="learning_rate", low=low, high=high), *setup.space.axes))
 
 
-def compare(means: Array, covariance: Array) -> Verdict:
+def compare(means: Array, covariance: Array) -> Duel:
     """Compare the largest of the posterior `means` `(m,)` with the incumbent's, at index 0."""
     winner = int(np.argmax(means))
     if winner == 0:
-        return Verdict(winner=0, probability=0.5, gain=0.0)
+        return Duel(winner=0, probability=0.5, gain=0.0)
     gain = float(means[winner] - means[0])
     variance = float(covariance[winner, winner] + covariance[0, 0] - 2 * covariance[winner, 0])
     probability = 0.5 * math.erfc(-gain / math.sqrt(2 * max(variance, 1e-18)))
-    return Verdict(winner=winner, probability=probability, gain=gain)
+    return Duel(winner=winner, probability=probability, gain=gain)
 
 
-def may_switch(verdict: Verdict, config: SearchConfig, *, is_trusted: bool = True) -> bool:
+def may_switch(verdict: Duel, config: SearchConfig, *, is_trusted: bool = True) -> bool:
     """Return whether the winner is surely and sufficiently better than a trusted incumbent, or better than another."""
     if verdict.winner == 0 or not is_trusted:
         return verdict.winner != 0 and verdict.gain > 0

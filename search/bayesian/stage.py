@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from search.budget.link import Link
-from search.curves.calibration import Outcome
+from search.curves.calibration import ForecastOutcome
 from search.curves.curve_summary import Ending, Reading
 from search.curves.events import Event, StepTime
 from search.curves.faults import LossLevel, Probed
@@ -100,7 +100,7 @@ class CommittedLine:
     link: Link | None = None
     history: History = ()
     drift: float = 0.0  # of rewards from stage to stage, as learned from `history`
-    outcomes: tuple[Outcome, ...] = ()  # of the last stages that had a forecast
+    outcomes: tuple[ForecastOutcome, ...] = ()  # of the last stages that had a forecast
     barred: tuple[Values, ...] = ()  # values that failed on the line
     diverged: tuple[Values, ...] = ()  # values at which probes of earlier stages diverged
 

@@ -15,7 +15,7 @@ FIRST_MOVE = 0.05
 MAX_OUTCOMES = 5
 
 
-class Outcome(Value):
+class ForecastOutcome(Value):
     """A forecast, and the loss that was reached at its horizon."""
 
     forecast: Forecast
@@ -51,14 +51,16 @@ def calibration(z_scores: Iterable[float]) -> Calibration:
     )
 
 
-def with_outcome(outcomes: tuple[Outcome, ...], forecast: Forecast | None, loss: float | None) -> tuple[Outcome, ...]:
+def with_outcome(
+    outcomes: tuple[ForecastOutcome, ...], forecast: Forecast | None, loss: float | None
+) -> tuple[ForecastOutcome, ...]:
     """Add an outcome to the last ones, if it can be learned from."""
     if forecast is None or forecast.average is None or loss is None:
         return outcomes
-    return (*outcomes, Outcome(forecast=forecast, loss=loss))[-MAX_OUTCOMES:]
+    return (*outcomes, ForecastOutcome(forecast=forecast, loss=loss))[-MAX_OUTCOMES:]
 
 
-def learned_weight(outcomes: Sequence[Outcome]) -> float:
+def learned_weight(outcomes: Sequence[ForecastOutcome]) -> float:
     """Return the weight w in [0, 1] that would have forecast `outcomes` best.
 
     Least squares of loss - tail = w (average - tail), in units of the tail, with `FIRST_WEIGHT` as one more outcome.

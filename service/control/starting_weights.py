@@ -15,7 +15,7 @@ from service.control.database import rows
 from service.control.models import JobRow, Json
 from service.control.results import outcomes, ranking
 from service.control.results.artifacts import weights_sha256, weights_url
-from service.control.results.outcomes import Kept
+from service.control.results.outcomes import ReportCache
 from service.control.storage import Storage
 from service.errors import IllegalTransition, InvalidJob, NotFound, UnreadableJob
 from service.job.problems import Problem
@@ -92,7 +92,7 @@ def _trial(session: Session, job: JobRow, named: JobWeights) -> TrialView:
         trials,
         named.arm,
         named.seed,
-        lambda: outcomes.report(session, job.id, Kept(num_trials=1, num_jobs=1)).best_trial,
+        lambda: outcomes.report(session, job.id, ReportCache(num_trials=1, num_jobs=1)).best_trial,
     )
     if len(meant) == 1:
         return meant[0]

@@ -28,7 +28,7 @@ from service.control.outbox import Outbox
 from service.control.queries import NamedPoint, WorkerSize
 from service.control.queue.quotas import QuotaBook
 from service.control.results import outcomes, snapshots
-from service.control.results.outcomes import Kept
+from service.control.results.outcomes import ReportCache
 from service.control.storage import Storage
 from service.control.telemetry import Telemetry
 from service.control.verbs import Versions
@@ -75,7 +75,7 @@ class Store:
         self.outbox = Outbox(db)
         self.code = CodeShelf(db, storage, max_packages=settings.code_packages)
         self.expiry = Expiry(db, storage, settings, self.code)
-        self._kept = Kept(num_trials=_MAX_TRIALS, num_jobs=_MAX_REPORTS)
+        self._kept = ReportCache(num_trials=_MAX_TRIALS, num_jobs=_MAX_REPORTS)
         #: The owner of a job by id; raises NotFound. Cached, as every request asks and owners never change.
         self.owner_of = lru_cache(_MAX_OWNERS)(self._owner_of)
 

@@ -8,7 +8,7 @@ from service.job.parts import LOSS, Direction
 Value = TypeVar("Value", covariant=True)
 
 
-class Validated(Protocol[Value]):
+class HasValidation(Protocol[Value]):
     """A result on the validation set: the loss, and the workload's own metrics."""
 
     @property
@@ -18,7 +18,7 @@ class Validated(Protocol[Value]):
     def validation_metrics(self) -> Mapping[str, Value | None]: ...
 
 
-def value_of(result: Validated[Value], metric: str) -> Value | None:
+def value_of(result: HasValidation[Value], metric: str) -> Value | None:
     """Return the result's value of `metric`; None if it has none."""
     return result.validation_loss if metric == LOSS else result.validation_metrics.get(metric)
 

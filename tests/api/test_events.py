@@ -24,7 +24,7 @@ from api.failures import ApiError
 from api.http import broadcast
 from api.http.app import create_app
 from api.http.broadcast import Broadcaster
-from api.http.connections import Connection, Deadlines
+from api.http.connections import Deadlines, WatchedProtocol
 from api.http.server import Linger, _Server, bind, server_config
 from service.control import jobs
 from service.control.access.rules import LOCAL
@@ -347,7 +347,7 @@ def test_a_stop_of_the_service_ends_every_stream_at_once(app, store, key):
 
 def test_a_stop_of_the_service_closes_a_connection_that_was_not_asked_to(app, monkeypatch):
     """One that is accepted while the others are asked to close."""
-    monkeypatch.setattr(Connection, "shutdown", lambda _: None)
+    monkeypatch.setattr(WatchedProtocol, "shutdown", lambda _: None)
     config = server_config(app, Deadlines())
     config.timeout_graceful_shutdown = 1
     with bind("127.0.0.1", 0) as bound:

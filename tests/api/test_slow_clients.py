@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from uvicorn.server import ServerState
 
 from api.http.app import create_app
-from api.http.connections import Connection, Deadlines
+from api.http.connections import Deadlines, WatchedProtocol
 from api.http.downloads import Downloads
 from service.control.processes import wait_until
 from service.control.storage import StoredFile
@@ -282,13 +282,13 @@ class Wire(asyncio.Transport):
 
 
 @pytest.fixture
-def connection() -> Iterator[Connection]:
+def connection() -> Iterator[WatchedProtocol]:
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body"})
 
     loop = asyncio.new_event_loop()
-    made = Connection(uvicorn.Config(answer, log_config=None, lifespan="off"), ServerState(), {}, loop)
+    made = WatchedProtocol(uvicorn.Config(answer, log_config=None, lifespan="off"), ServerState(), {}, loop)
     made.connection_made(Wire())
     yield made
     made.connection_lost(None)
@@ -296,7 +296,7 @@ def connection() -> Iterator[Connection]:
     loop.close()
 
 
-def answered(connection: Connection) -> None:
+def answered(connection: WatchedProtocol) -> None:
     """Have the app answer what has arrived."""
 
     async def answer() -> None:
@@ -305,7 +305,7 @@ def answered(connection: Connection) -> None:
     connection.loop.run_until_complete(answer())
 
 
-def test_a_reader_that_takes_a_little_is_left_alone(connection: Connection) -> None:
+def test_a_reader_that_takes_a_little_is_left_alone(connection: WatchedProtocol) -> None:
     assert isinstance(connection.transport, Wire)
     connection.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     start = connection.loop.time()
@@ -318,7 +318,7 @@ def test_a_reader_that_takes_a_little_is_left_alone(connection: Connection) -> N
     assert "nothing of its answer for 30 s" in connection._fault(start + 130)
 
 
-def test_an_idle_connection_and_the_request_that_follows_have_times_of_their_own(connection: Connection) -> None:
+def test_an_idle_connection_and_the_request_that_follows_have_times_of_their_own(connection: WatchedProtocol) -> None:
     connection.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     answered(connection)
     start = connection.loop.time()
@@ -330,7 +330,7 @@ def test_an_idle_connection_and_the_request_that_follows_have_times_of_their_own
     assert "not complete after 10 s" in connection._fault(start + 82)
 
 
-def test_a_connection_that_stays_idle_is_cut_off(connection: Connection) -> None:
+def test_a_connection_that_stays_idle_is_cut_off(connection: WatchedProtocol) -> None:
     connection.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     answered(connection)
     start = connection.loop.time()
@@ -341,7 +341,7 @@ def test_a_connection_that_stays_idle_is_cut_off(connection: Connection) -> None
 
 
 @pytest.mark.parametrize(("rate", "is_kept"), [(2000, True), (500, False)])
-def test_a_body_may_take_as_long_as_its_size_asks_for(connection: Connection, rate: int, is_kept: bool) -> None:
+def test_a_body_may_take_as_long_as_its_size_asks_for(connection: WatchedProtocol, rate: int, is_kept: bool) -> None:
     connection.data_received(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
     start = connection.loop.time()
     faults = [connection._fault(start)]
@@ -355,7 +355,7 @@ def test_a_body_may_take_as_long_as_its_size_asks_for(connection: Connection, ra
     assert any(faults) is not is_kept
 
 
-def test_a_client_does_not_pay_for_a_service_that_does_not_read(connection: Connection) -> None:
+def test_a_client_does_not_pay_for_a_service_that_does_not_read(connection: WatchedProtocol) -> None:
     connection.data_received(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(100_000))
     start = connection.loop.time()
 

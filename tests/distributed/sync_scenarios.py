@@ -36,7 +36,7 @@ from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
-from trainers.methods.sync.shared.background_thread import Background
+from trainers.methods.sync.shared.background_thread import AveragingThread
 from trainers.methods.sync.spec import SyncConfig
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
@@ -326,7 +326,7 @@ def paced_average(rank: int, num_workers: int) -> dict[str, float]:
     link = EmulateLink(mbps=10, latency_ms=5)
     node_links = NodeLinks(Topology.stated(num_workers, 1), rank, LinkPacer(link))
     vector = torch.zeros(12_500)
-    background = Background(node_links, vector.device, threads=1)
+    background = AveragingThread(node_links, vector.device, threads=1)
     started = time.monotonic()
     background.launch(vector)
     background.wait()

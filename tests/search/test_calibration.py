@@ -7,7 +7,7 @@ import pytest
 from search.curves.calibration import (
     FIRST_WEIGHT,
     MAX_OUTCOMES,
-    Outcome,
+    ForecastOutcome,
     calibration,
     learned_weight,
     with_outcome,
@@ -21,7 +21,7 @@ def _forecast(*, tail=1.0, average=0.5):
 
 
 def _outcomes(loss, *, num=1, **forecast):
-    return tuple(Outcome(forecast=_forecast(**forecast), loss=loss) for _ in range(num))
+    return tuple(ForecastOutcome(forecast=_forecast(**forecast), loss=loss) for _ in range(num))
 
 
 def test_normal_errors_are_calibrated():

@@ -11,7 +11,7 @@ import pytest
 from search import strategies
 from search.bayesian import promotion
 from search.bayesian.controller import Controller
-from search.bayesian.decision import Verdict, choose, may_switch, trust_region
+from search.bayesian.decision import Duel, choose, may_switch, trust_region
 from search.bayesian.early_stopping import course_of, events_of, is_hopeless, signs_of, stays_behind
 from search.bayesian.history import DRIFT, discounted, extended, learned_drift
 from search.bayesian.next_stage import next_stage
@@ -323,7 +323,7 @@ def test_a_switch_is_rolled_back_if_it_does_worse_than_the_incumbent_was_forecas
     ("probability", "gain", "trusted", "failed"), [(0.93, 0.038, False, True), (0.99, 0.01, True, True)]
 )
 def test_after_a_failure_the_best_rival_wins_however_unsure(probability, gain, trusted, failed):
-    verdict = Verdict(winner=1, probability=probability, gain=gain)
+    verdict = Duel(winner=1, probability=probability, gain=gain)
 
     assert may_switch(verdict, BoConfig()) is trusted
     assert may_switch(verdict, BoConfig(), is_trusted=False) is failed

@@ -14,7 +14,7 @@ WORDS = ("kind", "mode")
 _FREELY_NAMED = (("labels",), ("workload", "params"), ("workload", "data"))
 
 
-class Choice(NamedTuple):
+class TaggedFields(NamedTuple):
     """An object that is one of several kinds, and the fields that each can be given."""
 
     word: str  # that names the kind
@@ -76,14 +76,14 @@ def fields_near(model: type[BaseModel], body: Any, place: Sequence[str | int]) -
     return fields
 
 
-def _choice(model: type[BaseModel], body: Any, place: Sequence[str | int]) -> Choice | None:
+def _choice(model: type[BaseModel], body: Any, place: Sequence[str | int]) -> TaggedFields | None:
     """Return what the object at `place` was chosen among; None: there is nothing to choose."""
     offered, found = _offered(model, body, place)
     for word in WORDS:
         fields = {_names(each)[word]: each["properties"] for each in offered if word in _names(each)}
         for kind in fields:
             if isinstance(found, dict) and found.get(word) == kind:
-                return Choice(word, kind, fields, _schema(model).get("$defs", {}))
+                return TaggedFields(word, kind, fields, _schema(model).get("$defs", {}))
     return None
 
 

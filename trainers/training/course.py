@@ -37,7 +37,7 @@ class Step(NamedTuple):
     own: Mapping[str, Tensor]  # the workload's own numbers, means over this rank's micro-batches
 
 
-class Taken(NamedTuple):
+class TakenStep(NamedTuple):
     """A step that a rank has taken, or left out at its own pace, which came to the same as the one before."""
 
     step: Step
@@ -70,7 +70,7 @@ class Course:
     def run(self, segment: Segment, begin: int, *, until_average: bool, pace: float) -> SegmentResult:
         """Take the segment's steps from number `begin` on, as `Replica.run` says."""
         first_step, self._held, before = self._number, None, self._stopwatch.read()
-        taken: list[Taken] = []
+        taken: list[TakenStep] = []
         diverged = False
         self._use(segment)
         self._parts.alignment.begin_if_moved()
@@ -87,7 +87,7 @@ class Course:
                     self._check_model()
                 has_met = not self._sync.steps_since_meeting
                 waited = self._round_wait.count(self._stopwatch.waited_s - waited_s, ends_round=has_met)
-                taken.append(Taken(step, time.monotonic() - started, waited))
+                taken.append(TakenStep(step, time.monotonic() - started, waited))
                 if self._held is not None:
                     break
         self._parts.feed.leave_out(lambda step: False)
@@ -115,7 +115,7 @@ class Course:
         )
 
     def _result(
-        self, segment: Segment, taken: Sequence[Taken], before: StepTimes, *, first_step: int, diverged: bool
+        self, segment: Segment, taken: Sequence[TakenStep], before: StepTimes, *, first_step: int, diverged: bool
     ) -> SegmentResult:
         """Return this rank's view of the steps `taken` since the times `before`."""
         dense_step = collectives.dense_step(self._parts.buffer.num_elements, len(self._node_links.topology.nodes))

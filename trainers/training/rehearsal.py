@@ -1,7 +1,7 @@
 """Train a few steps and evaluate once, in this process: whether a workload can be trained, before a job is spent on it.
 
-`python -m trainers.training.rehearsal` reads an `Order` from standard input and writes a line of JSON for whatever it
-begins, and for whatever came of it; what the workload itself prints goes to standard error.
+`python -m trainers.training.rehearsal` reads a `RehearsalOrder` from standard input and writes a line of JSON for
+whatever it begins, and for whatever came of it; what the workload itself prints goes to standard error.
 """
 
 import inspect
@@ -70,7 +70,7 @@ class Parameter(BaseModel):
     annotation: str = ""
 
 
-class Order(BaseModel):
+class RehearsalOrder(BaseModel):
     """The things to look at: arms of a job, parameters of a factory, or whether built-in workloads find their data."""
 
     arms: dict[str, ReplicaConfig] = {}
@@ -92,7 +92,7 @@ def rehearse(
 ) -> tuple[Workload, Rehearsed]:
     """Train `NUM_STEPS` steps alone, on data as rank 0 of `num_workers` gets them, and evaluate on each set.
 
-    `workload` saves building it anew; it is returned. `lowest_rate` and `metric` are as in an `Order`. Raises
+    `workload` saves building it anew; it is returned. `lowest_rate` and `metric` are as in a `RehearsalOrder`. Raises
     WorkloadError for what cannot be trained.
     """
     tell("importing the workload and loading its data")
@@ -271,7 +271,7 @@ def why(error: Exception, folders: tuple[str, ...]) -> str:
     return f"{said} ({own_frames[-1].filename}, line {own_frames[-1].lineno})" if own_frames else said
 
 
-def _answers(order: Order, tell: _Tell) -> Iterator[tuple[str, Any]]:
+def _answers(order: RehearsalOrder, tell: _Tell) -> Iterator[tuple[str, Any]]:
     """Yield what was asked for, by its name."""
     workload = None
     for arm, config in order.arms.items():
@@ -297,7 +297,7 @@ def main() -> None:
     """Do as standard input says."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    order = Order.model_validate_json(sys.stdin.read())
+    order = RehearsalOrder.model_validate_json(sys.stdin.read())
     own_workloads = [order.factory, *(config.workload for config in order.arms.values())]
     folders = tuple(path for each in own_workloads if (path := getattr(each, "path", None)))
     try:

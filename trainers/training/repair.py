@@ -22,7 +22,7 @@ log = logging.getLogger("wiretune.repair")
 
 
 @dataclass(frozen=True)
-class Call:
+class RankCall:
     """A call to all ranks, as in `Group.call`."""
 
     method: str
@@ -31,17 +31,17 @@ class Call:
 
 
 #: Calls that lead from any state to a certain one.
-Trail = tuple[Call, ...]
+Trail = tuple[RankCall, ...]
 
 
 class History:
     """The calls that led to the ranks' present state, and to each slot."""
 
     def __init__(self) -> None:
-        self._now: Trail = (Call("reset"),)
+        self._now: Trail = (RankCall("reset"),)
         self._slots: dict[str, Trail] = {}
 
-    def record(self, call: Call) -> None:
+    def record(self, call: RankCall) -> None:
         """Record a call that all ranks have completed. Calls that change no state are not kept."""
         match call.method:
             case "run" | "run_alone" | "begin_save":
@@ -55,7 +55,7 @@ class History:
             case "forget":
                 self._slots.pop(call.args[0], None)
 
-    def shorten(self, begun: Call, loading: Call) -> None:
+    def shorten(self, begun: RankCall, loading: RankCall) -> None:
         """Replace all calls up to `begun` by `loading`, which leads to the state that `begun` was called in."""
 
         def shortened(trail: Trail) -> Trail:
@@ -66,16 +66,16 @@ class History:
 
     def needs(self, url: str) -> bool:
         """Return whether the state, or a slot, was reached through the checkpoint at `url`."""
-        return any(Call("load", (url,)) in trail for trail in (self._now, *self._slots.values()))
+        return any(RankCall("load", (url,)) in trail for trail in (self._now, *self._slots.values()))
 
-    def way_here(self) -> Iterable[Call]:
+    def way_here(self) -> Iterable[RankCall]:
         """Yield the calls that rebuild every slot and then the present state, on ranks in any state.
 
         Slots are given up first: a reset builds the state before the first step beside the live one, and needs room.
         """
-        yield from (Call("forget", (slot,)) for slot in self._slots)
+        yield from (RankCall("forget", (slot,)) for slot in self._slots)
         here: Trail = ()
-        snapshots = [(trail, Call("snapshot", (slot,))) for slot, trail in self._slots.items()]
+        snapshots = [(trail, RankCall("snapshot", (slot,))) for slot, trail in self._slots.items()]
         for trail, snapshot in [*snapshots, (self._now, None)]:
             is_on_the_way = trail[: len(here)] == here
             yield from trail[len(here) :] if is_on_the_way else trail
@@ -103,7 +103,7 @@ class RepairingGroup(Group):
         self.num_workers, self.nodes = self._group.num_workers, self._group.nodes
 
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
-        wanted, started = Call(method, args, timeout_s), time.monotonic()
+        wanted, started = RankCall(method, args, timeout_s), time.monotonic()
         try:
             answers = self._ask(wanted)
         except WorkerLost as lost:
@@ -115,7 +115,7 @@ class RepairingGroup(Group):
         if self._history.needs(url):
             raise ValueError(f"`url` must be a new folder, got {url}: lost workers would be rebuilt from what it holds")
         super().save(url)
-        self._history.record(Call("load", (url,)))  # the checkpoint is complete now, and is the present state
+        self._history.record(RankCall("load", (url,)))  # the checkpoint is complete now, and is the present state
 
     def begin_save(self, url: str) -> None:
         if self._history.needs(url):
@@ -127,7 +127,7 @@ class RepairingGroup(Group):
         if None in answers:
             return False
         commit_manifest(url, [Shard.model_validate(shard) for answer in answers for shard in answer], self.nodes)
-        self._history.shorten(Call("begin_save", (url,)), Call("load", (url,)))
+        self._history.shorten(RankCall("begin_save", (url,)), RankCall("load", (url,)))
         return True
 
     def absorb(self, others: Sequence[Group]) -> None:
@@ -144,10 +144,10 @@ class RepairingGroup(Group):
     def close(self) -> None:
         self._group.close()
 
-    def _ask(self, call: Call) -> list[Any]:
+    def _ask(self, call: RankCall) -> list[Any]:
         return self._group.call(call.method, *call.args, timeout_s=call.timeout_s)
 
-    def _repeat(self, wanted: Call, lost: WorkerLost, started: float) -> list[Any]:
+    def _repeat(self, wanted: RankCall, lost: WorkerLost, started: float) -> list[Any]:
         """Repair the group and repeat `wanted`, the call that failed. It `started` then on the monotonic clock."""
         for _ in range(MAX_REPAIRS):
             if len(lost.ranks) == self.num_workers:
@@ -163,7 +163,7 @@ class RepairingGroup(Group):
             return answers
         raise lost
 
-    def _repair(self, wanted: Call, lost: WorkerLost) -> None:
+    def _repair(self, wanted: RankCall, lost: WorkerLost) -> None:
         """Replace the lost ranks, and restore on all ranks the state that `wanted` started from."""
         log.warning("%s; in `%s`, which will be repeated", lost, wanted.method)
         self._charge(repairs=1)

@@ -16,7 +16,7 @@ from service.control.queue.waiting import Backlog
 from service.control.ray_cluster.clusters import RayApi
 from service.control.reconciling import effects
 from service.control.reconciling.calls import side_by_side
-from service.control.reconciling.storage_gate import Refusal, StorageGate
+from service.control.reconciling.storage_gate import Postponement, StorageGate
 from service.control.reconciling.submission import Submission
 from service.control.reconciling.uptime import Uptime
 from service.control.store import Store
@@ -141,7 +141,7 @@ class Admission:
         still = {job.job_id: self._gate.refusal(job.job_id, now=now) for job, _ in again}
         return [self._refused(job, found, now=now) if (found := still.get(job.job_id)) else job for job in waiting]
 
-    def _refused(self, job: Waiting, refusal: Refusal, *, now: float) -> Waiting:
+    def _refused(self, job: Waiting, refusal: Postponement, *, now: float) -> Waiting:
         """Set the reason why the job may not begin yet, and return it postponed."""
         effects.explain(self._store, job, refusal.reason)
         until = max(job.not_before, refusal.until) if job.backs_off(now=now) else refusal.until

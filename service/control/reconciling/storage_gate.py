@@ -18,7 +18,7 @@ _AGAIN_S = 10.0  # between two checks for a refused job; others may use its room
 _FRESH_S = 2 * _AGAIN_S  # no attempt begins on an older answer
 
 
-class Refusal(NamedTuple):
+class Postponement(NamedTuple):
     """Why a job's next attempt may not begin, and until when: seconds since the epoch."""
 
     reason: str
@@ -84,22 +84,22 @@ class StorageGate:
                 question.answer, question.until = answers[job_id], now + holds_s
         return True
 
-    def refusals(self, waiting: Iterable[Waiting], *, now: float) -> dict[str, Refusal]:
+    def refusals(self, waiting: Iterable[Waiting], *, now: float) -> dict[str, Postponement]:
         """Return the refusals of the waiting jobs, by job, and forget the checks for all others."""
         known, self._questions = self._questions, {}
         if known:
             self._questions = {job.job_id: known[job.job_id] for job in waiting if job.job_id in known}
         return {job_id: found for job_id in self._questions if (found := self.refusal(job_id, now=now))}
 
-    def refusal(self, job_id: str, *, now: float) -> Refusal | None:
+    def refusal(self, job_id: str, *, now: float) -> Postponement | None:
         """Return why the next attempt of a checked job may not begin; None if it may."""
         question = self._questions.get(job_id)
         if question is None:
             return None
         if question.answer is None:
             silent = f"the storage at {self._store.storage.root} does not answer: check WIRETUNE_STORAGE_URL"
-            return Refusal(question.before or silent, now + _AGAIN_S)
-        return Refusal(question.answer, question.until) if question.answer else None
+            return Postponement(question.before or silent, now + _AGAIN_S)
+        return Postponement(question.answer, question.until) if question.answer else None
 
     def _answers(self, questions: Mapping[str, _Question]) -> dict[str, str]:
         """Check the storage, and return the answer for each job."""

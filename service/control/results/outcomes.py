@@ -22,7 +22,7 @@ from service.wire.trials import ScheduleView
 REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKind.CHECKPOINT, EventKind.STEERED}
 
 
-class Kept:
+class ReportCache:
     """A memory of finished trials and of reports. The keys change with what they name, so nothing goes stale.
 
     facts: of finished trials, by the trial, the job's attempt, the trial's outcome and steps.
@@ -34,7 +34,7 @@ class Kept:
         self.reports = Recent[tuple[str, int, int], JobReport](num_jobs)
 
 
-def report(session: Session, job_id: str, kept: Kept, prices: Prices | None = None) -> JobReport:
+def report(session: Session, job_id: str, kept: ReportCache, prices: Prices | None = None) -> JobReport:
     """Return the job's report, on every trial and arm. Raises UnreadableJob.
 
     The facts of finished trials are taken from `kept`, and added to it.
@@ -48,7 +48,7 @@ def report(session: Session, job_id: str, kept: Kept, prices: Prices | None = No
     return job_report(job, facts, prices=prices, sweep=ranking)
 
 
-def shared_report(session: Session, job: JobRow, kept: Kept, prices: Prices | None) -> JobReport:
+def shared_report(session: Session, job: JobRow, kept: ReportCache, prices: Prices | None) -> JobReport:
     """Return the report as of the newest event that changes it. All readers get the same one."""
     key = (job.id, job.version, events.newest_of(session, job.id, REPORTED))
     found = kept.reports.get(key) or report(session, job.id, kept, prices)
@@ -56,7 +56,9 @@ def shared_report(session: Session, job: JobRow, kept: Kept, prices: Prices | No
     return found
 
 
-def _facts(session: Session, job: JobRow, trials: Sequence[TrialRow], metric: str, kept: Kept) -> list[TrialFacts]:
+def _facts(
+    session: Session, job: JobRow, trials: Sequence[TrialRow], metric: str, kept: ReportCache
+) -> list[TrialFacts]:
     """Return the facts of each trial; two statements read the stages and the curves of all that are not known."""
     ends = {trial.id: (trial.id, job.attempt, trial.outcome, trial.step) for trial in trials}
     facts = {trial.id: each for trial in trials if (each := kept.facts.get(ends[trial.id])) is not None}
@@ -70,7 +72,7 @@ def _facts(session: Session, job: JobRow, trials: Sequence[TrialRow], metric: st
     return [facts[trial.id] for trial in trials]
 
 
-def compared(session: Session, job_ids: Sequence[str], kept: Kept, prices: Prices | None = None) -> Comparison:
+def compared(session: Session, job_ids: Sequence[str], kept: ReportCache, prices: Prices | None = None) -> Comparison:
     """Compare the jobs, in one consistent snapshot. Raises NotFound and UnreadableJob."""
     rows = [queries.job_row(session, job_id) for job_id in job_ids]
     jobs = [queries.job_view(row) for row in rows]

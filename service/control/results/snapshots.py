@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from service.control import events, queries
 from service.control.metrics import points
 from service.control.models import EventRow, TrialRow
-from service.control.results.outcomes import REPORTED, Kept, report, schedules, shared_report
+from service.control.results.outcomes import REPORTED, ReportCache, report, schedules, shared_report
 from service.job.states import JobState
 from service.wire.events import EventKind
 from service.wire.reports import Prices
@@ -33,7 +33,7 @@ def snapshot(
     max_points: int,
     max_attempts: int,
     prices: Prices | None,
-    kept: Kept,
+    kept: ReportCache,
 ) -> Snapshot:
     """Return all that the job's page shows; with `since`, only what events after that id have changed.
 

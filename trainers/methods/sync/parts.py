@@ -11,7 +11,7 @@ from trainers.methods.blocks.blocks import Blocks
 from trainers.methods.optimizer.optimizer import Optimizer
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.shared.averaging import Iterate, Meeting
-from trainers.methods.sync.shared.background_thread import Background
+from trainers.methods.sync.shared.background_thread import AveragingThread
 from trainers.methods.sync.shared.local import Alone
 
 
@@ -48,6 +48,6 @@ class PolicyParts:
         """Return the job's exchange as one of vectors like the iterate, for when ranks meet."""
         return Meeting(self.config.exchange, self.iterate, self.node_links, seed=self.config.seed)
 
-    def background(self) -> Background:
+    def background(self) -> AveragingThread:
         """Return a thread that averages while the ranks train on."""
-        return Background(self.node_links, self.buffer.gradient.device, threads=self.config.threads)
+        return AveragingThread(self.node_links, self.buffer.gradient.device, threads=self.config.threads)

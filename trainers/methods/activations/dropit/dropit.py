@@ -41,21 +41,21 @@ class Activations:
         """Drop the share `gamma` from the next forward on; None: the configuration's."""
         self.gamma = self._given if gamma is None else gamma
 
-    def keep(self, inputs: Tensor) -> "Kept":
+    def keep(self, inputs: Tensor) -> "KeptEntries":
         """Return what is kept of `inputs`, of any shape."""
         flat = inputs.detach().reshape(-1)
         if not len(flat):  # as behind a routing that has chosen no row
-            return Kept(flat)
+            return KeptEntries(flat)
         indices = self._select(flat, self.gamma)
         kept, count = flat[indices], len(indices)
         num_blocks = -(-len(flat) // BLOCK)
         if (kept.element_size() + INDEX_BYTES) * count + COUNT_BYTES * num_blocks >= inputs.nbytes:
-            return Kept(torch.zeros_like(flat).index_copy_(0, indices, kept))
+            return KeptEntries(torch.zeros_like(flat).index_copy_(0, indices, kept))
         counts = torch.bincount(indices // BLOCK, minlength=num_blocks).int()
-        return Kept(kept, (indices % BLOCK).to(torch.uint16), counts)
+        return KeptEntries(kept, (indices % BLOCK).to(torch.uint16), counts)
 
 
-class Kept(NamedTuple):
+class KeptEntries(NamedTuple):
     """Entries of a flat tensor `(d,)`: in ascending order, with their places in blocks of 65,536; or all of them."""
 
     values: Tensor  # (k,), or (d,) where places would take more room than the zeros
@@ -161,7 +161,7 @@ def _save(ctx: Any, inputs: Tensor, weight: Tensor, activations: Activations) ->
 def _saved(ctx: Any) -> tuple[Tensor, Tensor]:
     """Return the weight, and the input with zeros where entries were dropped."""
     weight, *parts = ctx.saved_tensors
-    return weight, Kept(*parts).restored(ctx.shape)
+    return weight, KeptEntries(*parts).restored(ctx.shape)
 
 
 def _attach(model: nn.Module, activations: Activations) -> None:

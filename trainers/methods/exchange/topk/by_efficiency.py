@@ -30,7 +30,7 @@ from trainers.spec.levels import CatConfig
 from trainers.traffic.buckets import Bucket
 
 
-class Choice(NamedTuple):
+class EfficientShare(NamedTuple):
     """The share of a bucket to send."""
 
     magnitudes: Numbers  # (n,) of a sample, falling
@@ -76,16 +76,16 @@ class ByEfficiency:
     def count(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Count:
         return Count.of(self._choose(bucket, gradient, memory).num_entries, gradient)
 
-    def _choose(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> Choice:
+    def _choose(self, bucket: Bucket, gradient: Tensor, memory: Memory) -> EfficientShare:
         look = memory.corrected if self._config.selection == "exact" else memory.sample
         magnitudes = np.sort(look(gradient, bucket.span).abs().double().cpu().numpy())[::-1]
         scale = len(gradient) / len(magnitudes)
         most = max(1, int(self._density * len(magnitudes)))
         costs = self._price.of(len(gradient), scale * np.arange(1, most + 1, dtype=np.float64), self._connection)
         if costs is not None:
-            return Choice(magnitudes, best_count(self._gains(magnitudes)[:most], costs), scale)
+            return EfficientShare(magnitudes, best_count(self._gains(magnitudes)[:most], costs), scale)
         # Messages of another size will tell what size costs.
-        return Choice(magnitudes, max(1, int(self.capacity(bucket) / (2 * scale))), scale)
+        return EfficientShare(magnitudes, max(1, int(self.capacity(bucket) / (2 * scale))), scale)
 
     def _gains(self, magnitudes: Numbers) -> Numbers:
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # zeros, and what is not finite
@@ -93,7 +93,7 @@ class ByEfficiency:
                 return gain_of_drawn(magnitudes)
             return gain_of_signs(magnitudes) if self._config.values == "sign" else gain_of_largest(magnitudes)
 
-    def _drawn(self, bucket: Bucket, corrected: Tensor, choice: Choice, capacity: int) -> Selection:
+    def _drawn(self, bucket: Bucket, corrected: Tensor, choice: EfficientShare, capacity: int) -> Selection:
         """Draw entries, divided by their probabilities; of too many some are left out, and the others count more."""
         rng = np.random.default_rng((self._seed, self._taken, bucket.index, self._connection.rank))
         chances = (corrected.abs() * scale_of_draws(choice.magnitudes, choice.best)).nan_to_num().clamp(max=1.0)

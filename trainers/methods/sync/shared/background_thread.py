@@ -55,7 +55,7 @@ class BackgroundThread(Generic[Result]):
             torch.cuda.current_stream(self._device).wait_event(self._ready)
 
 
-class Background:
+class AveragingThread:
     """Averages a vector in a background thread. All ranks must launch and wait in the same order.
 
     Bytes are charged at the launch, so the bill does not depend on timing.
