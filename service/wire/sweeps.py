@@ -31,7 +31,9 @@ class RankedTrial(View):
     arm: str = Field(description="of a sample its name")
     sample: Sample | None = Field(description="null: an arm's trial, which is never pruned")
     status: SampleStatus
-    share: float = Field(description="of the budget, where `value` and `cost` were measured: at a rung, or the end. 0: on the way there")
+    share: float = Field(
+        description="of the budget, where `value` and `cost` were measured: at a rung, or the end. 0: on the way there"
+    )
     value: float | None = Field(description="of the metric; null: it has none yet, or it was not finite")
     cost: float | None = Field(description="the second objective; null: there is none, or nothing was measured")
     on_front: bool = Field(description="it ended, and no other that did is better in one and as good in the other")
