@@ -54,7 +54,7 @@ site: setup
 
 docs: setup
 	$(BIN)/wiretune methods --markdown > docs/methods.md
-	$(BIN)/python -m api.http.openapi_changes docs/openapi.json
+	$(BIN)/python docs/openapi_changes.py docs/openapi.json
 	$(BIN)/python docs/reference.py
 	$(BIN)/python -m search.schedule_file > docs/schedule.schema.json
 	$(BIN)/python benchmarks/predict.py evidence

@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "docs"
 #: What the pages link to, besides docs/.
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "benchmarks", "examples")
-IGNORED = shutil.ignore_patterns("__pycache__", "*.jsonl", "make_site.py", "reference.py", "choosing_page.py")
+PROGRAMS = ("make_site.py", "reference.py", "choosing_page.py", "openapi_changes.py")
+IGNORED = shutil.ignore_patterns("__pycache__", "*.jsonl", *PROGRAMS)
 #: Where pages stand that the index names nowhere, by how their paths begin.
 LAST_PARTS = {"Decisions": "docs/decisions/", "Benchmarks": "benchmarks/", "More": ""}
 STRICT = {"invalid_links": True, "invalid_link_anchors": True}

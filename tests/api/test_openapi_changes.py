@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openapi_changes import breaking, main, written
 
 from api.http.app import create_app
-from api.http.openapi_changes import breaking, main, written
 from service.control.store import Store
 
 SNAPSHOT = Path(__file__).parents[2] / "docs" / "openapi.json"

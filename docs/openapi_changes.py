@@ -1,6 +1,6 @@
 """The stored OpenAPI document, and a check for changes that break clients.
 
-`python -m api.http.openapi_changes docs/openapi.json` writes the document of the current routes. If that would break
+`python docs/openapi_changes.py docs/openapi.json` writes the document of the current routes. If that would break
 clients, it lists the changes and writes nothing, unless `--breaking` follows.
 """
 
@@ -196,5 +196,5 @@ def main(path: Path, *, may_break: bool) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
-        sys.exit("usage: python -m api.http.openapi_changes FILE [--breaking]")
+        sys.exit("usage: python docs/openapi_changes.py FILE [--breaking]")
     sys.exit(main(Path(sys.argv[1]), may_break="--breaking" in sys.argv[2:]))
