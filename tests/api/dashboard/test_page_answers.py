@@ -529,7 +529,7 @@ def test_who_signed_in_with_another_key_sees_what_that_key_may_see_and_do(http, 
     )
 
     *_, verbs = found
-    assert found == [[True, []], [False, []], [False, verbs[1]]] and "pause" in verbs[1]
+    assert found == [[True, []], [False, ["compare"]], [False, verbs[1]]] and "pause" in verbs[1]
 
 
 def test_the_list_offers_what_the_key_may_do_with_which_somebody_signed_in_last():
