@@ -88,14 +88,20 @@ function axis(units, largest) {
 // A column of figures for `table`: `of` returns a row's value, `write` its text.
 export const figures = (heading, of, write) => [heading, (row) => write(of(row)), "number", of];
 
-// The same of means over seeds, each with half its interval. One seed has no known spread, and Student's interval of two says
+// The same of means over seeds, each with its interval. One seed has no known spread, and Student's interval of two says
 // nothing: `valuesOf` a row gives the values themselves, whose ends stand in its place.
 export const estimates = (heading, of, write, valuesOf = () => []) => [heading, (row) => {
   const found = of(row);
   const values = valuesOf(row).filter((value) => !isNone(value));
   if (values.length === 2 && values[0] !== values[1]) return `${write(Math.min(...values))} – ${write(Math.max(...values))}`;
-  return spread(found?.mean, found && found.high !== null && found.num_seeds > 2 ? found.high - found.mean : null, write);
+  return found && found.high !== null && found.num_seeds > 2 ? interval(found, write) : write(found?.mean);
 }, "number", (row) => of(row)?.mean];
+
+// ± half of it, or its ends where the halves differ: that of a positive quantity reaches further up than down.
+function interval({ mean, low, high }, write) {
+  const [below, above] = [mean - low, high - mean].map((half) => write(half));
+  return below === above ? `${write(mean)} ± ${above}` : `${write(mean)} (${write(low)} to ${write(high)})`;
+}
 
 // Settings besides the rate and the level: "momentum 0.95, batch size 64".
 export function besides({ learning_rate, level: _, ...values }) {

@@ -887,10 +887,10 @@ process.exit();"""
     assert unplaced.count("worker 1 is gone") == 1
 
 
-@pytest.mark.parametrize(("started", "is_said"), [("2026-01-01T00:00:00Z", True), (None, False)])
-def test_a_job_that_is_over_says_how_long_it_took(started, is_said):
+@pytest.mark.parametrize(("held_s", "is_said"), [(725, True), (None, False)])
+def test_a_job_that_is_over_says_how_long_it_took_without_the_time_in_which_it_held_no_workers(held_s, is_said):
     job = {"name": "digits", "id": "job-1", "state": "cancelled", "labels": {}, "unreadable": "workers.colour"}
-    job |= {"created_at": "2026-01-01T00:00:00Z", "started_at": started, "finished_at": "2026-01-01T00:12:05Z"}
+    job |= {"created_at": "2026-01-01T00:00:00Z", "finished_at": "2026-02-01T00:00:00Z", "seconds_held": held_s}
     script = f"""
 import "{SMALL_DOM}";
 const {{ heading }} = await import("{DASHBOARD.as_uri()}/pages/job/heading.js");
@@ -903,7 +903,8 @@ process.exit();"""
 def arm_report(losses, *, best="tuned", sweep=None):
     """Return a report of an arm for each name of `losses`, with a seed for each of its values."""
     mean = {
-        name: {"num_seeds": len(own), "mean": sum(own) / len(own), "low": -9.0, "high": 9.0}
+        name: {"num_seeds": len(own), "mean": sum(own) / len(own), "low": sum(own) / len(own) - 8.5}
+        | {"high": sum(own) / len(own) + 8.5}
         for name, own in losses.items()
     }
     arms = [
@@ -936,6 +937,13 @@ def test_the_spread_of_two_seeds_is_their_values_and_not_an_interval(tuned, said
     text, _ = told_arms(arm_report({"tuned": tuned, "dense": [2.0]}))
 
     assert said in text and ("±" in text.split("both values")[1]) is ("±" in said)
+
+
+def test_an_interval_that_reaches_further_on_one_side_is_told_by_its_ends():
+    report = arm_report({"tuned": [0.25, 0.5, 0.75]})
+    report["arms"][0]["validation_loss"] |= {"low": 0.25, "high": 1.0}
+
+    assert "0.5000 (0.2500 to 1.0000)" in told_arms(report)[0]
 
 
 @pytest.mark.parametrize(
