@@ -117,6 +117,10 @@ export const validate = (text) => post("/v1/jobs:validate", {}, TEXT, text);
 // `source`: if the job is a clone, the id of the original.
 export const submit = (text, key, source) => post("/v1/jobs", { source }, { ...TEXT, "Idempotency-Key": key }, text);
 
+// The job that trains what one sample or arm of a job trains.
+export const ofTrial = (id, trial) => post(`/v1/jobs/${encodeURIComponent(id)}:clone`, { trial, dry_run: true },
+  { "Content-Type": "application/json" }, "{}").then(({ spec }) => spec);
+
 export const predict = (asked) => post("/v1/predictions", {}, { "Content-Type": "application/json" }, JSON.stringify(asked));
 
 export const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(16)).join("-");

@@ -132,7 +132,8 @@ def test_a_sample_that_ended_at_a_rung_is_compared_as_pruned():
     held = {
         "job": {"spec": {"arms": [], "params": {"a": {}}}},
         "trials": trials,
-        "report": {"sweep": {"ranking": ranking}},
+        "stages": [],
+        "report": {"sweep": {"ranking": ranking}, "trials": []},
     }
     script = f"""
 import "{SMALL_DOM}";
@@ -291,12 +292,38 @@ const asked = [];
 globalThis.fetch = async (path) => {{ asked.push(path); return Response.json(answers[path] ?? {{ id: "job-2" }}); }};
 location.assign = (to) => asked.push(to);
 const {{ clonePage }} = await import("{DASHBOARD.as_uri()}/pages/submit/submit.js");
-await clonePage(document.body, "job-1").refresh();
+await clonePage(document.body, "job-1", new URLSearchParams()).refresh();
 await document.body.querySelector("[class=primary]").onclick();
 console.log(JSON.stringify(asked));
 process.exit();"""
 
     assert run(script, answers=answers)[-2:] == ["/v1/jobs?source=job-1", "/?job=job-2"]
+
+
+def test_a_form_for_a_clone_of_a_sample_has_what_the_sample_trains(anonymous, job):
+    document = anonymous.get("/openapi.json").json()
+    spec = job.model_dump(mode="json")
+    answers = {
+        "/v1/me": {"role": "submitter", "may": ["create a job"]},
+        "/openapi.json": {"components": document["components"]},
+        "/v1/jobs/job-1": {"id": "job-1", "name": job.name, "spec": spec},
+        "/v1/jobs/job-1:clone?trial=sample-3&dry_run=true": {"spec": spec | {"clip": 0.25}, "job": None},
+    }
+    script = f"""
+import "{SMALL_DOM}";
+let sent = null;
+globalThis.fetch = async (path, {{ body }}) => {{
+  if (path.startsWith("/v1/jobs?")) sent = [path, JSON.parse(body).clip];
+  return Response.json(answers[path] ?? {{ id: "job-2" }});
+}};
+location.assign = () => {{}};
+const {{ clonePage }} = await import("{DASHBOARD.as_uri()}/pages/submit/submit.js");
+await clonePage(document.body, "job-1", new URLSearchParams("trial=sample-3")).refresh();
+await document.body.querySelector("[class=primary]").onclick();
+console.log(JSON.stringify([sent, document.body.querySelector("h1").textContent]));
+process.exit();"""
+
+    assert run(script, answers=answers) == [["/v1/jobs?source=job-1", 0.25], f"Clone sample-3 of “{job.name}”"]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +354,7 @@ globalThis.fetch = async (path) => {{
   return Response.json({{ detail: "told", errors }}, {{ status }});
 }};
 const {{ clonePage }} = await import("{DASHBOARD.as_uri()}/pages/submit/submit.js");
-await clonePage(document.body, "job-1").refresh();
+await clonePage(document.body, "job-1", new URLSearchParams()).refresh();
 for (let turn = 0; turn < 20; turn += 1) await settled();
 console.log(JSON.stringify([checks.length, document.body.querySelector("[class=verdict panel]").textContent]));
 process.exit();"""

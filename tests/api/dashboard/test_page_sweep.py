@@ -153,3 +153,18 @@ def test_the_parameter_that_the_reader_chooses_is_drawn_and_first_the_most_impor
     """
 
     assert played(script, ("{ sweep }", "pages/job/sweep.js"), found=found) == ["rate", "noise", True]
+
+
+@pytest.mark.parametrize(("source", "links"), [("job-1", ["/?clone=job-1&trial=sample-1", None]), (None, [None, None])])
+def test_a_ranked_sample_is_cloned_by_whoever_may(source, links):
+    found = swept([3, 1])
+    found["ranking"][-1]["sample"] = {"values": None}  # not drawn yet
+    script = """
+      const { bodies, update } = sweep({ held: { param: "" }, choose: () => {} });
+      document.body.append(...bodies);
+      await update(found, { names: ["tuned"] }, source);
+      const linkOf = (name) => bodies[0].querySelector(`[aria-label=clone ${name}]`);
+      return ["sample-1", "sample-0"].map((name) => linkOf(name)?.getAttribute("href") ?? null);
+    """
+
+    assert played(script, ("{ sweep }", "pages/job/sweep.js"), found=found, source=source) == links

@@ -74,8 +74,10 @@ export function controls(changed) {
 const compareLink = ({ id }) => element("a", { key: "compare", class: "verb", href: `/?compare=${encodeURIComponent(id)}`,
   title: "Show it beside other jobs" }, "compare");
 
+export const mayClone = (me) => me.role !== "viewer"; // all others may clone what they see
+
 function verbsFor(me, job) {
-  if (me.role === "viewer") return []; // all others may clone what they see
+  if (!mayClone(me)) return [];
   const others = ["edit", job.archived ? "unarchive" : isOver(job) ? "archive" : null, isOver(job) ? "delete" : null].filter(Boolean);
   const canChange = mayChange(me, job);
   return [...(canChange ? job.verbs : []), ...(job.unreadable ? [] : ["clone"]), ...(canChange ? others : [])];
@@ -99,6 +101,10 @@ export const trialStop = (job, trial, changed) => element("button", {
     content: [element("p", {}, STOP_TRIAL)],
     answers: [{ label: "stop the trial", kind: "stop", act: () => api.stopTrial(job, trial.trial_id) }],
   }).then(changed) }, "stop");
+
+// To the form for a job that trains what this sample trains.
+export const sampleClone = (id, { arm }) => element("a", { class: "verb", "aria-label": `clone ${arm}`, title: MEANING.clone,
+  href: `/?clone=${encodeURIComponent(id)}&trial=${encodeURIComponent(arm)}` }, "clone");
 
 function askToExtend(job) {
   const units = Object.entries(job.spec.budget).filter(([, cap]) => cap !== null);

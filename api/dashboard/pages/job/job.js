@@ -7,7 +7,7 @@ import { isWholeId, jobsOf } from "../../finding.js";
 import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
 import { isOver, mayStopTrials, TRAINING, trialName } from "../../states.js";
 import { choices } from "./choices.js";
-import { controls, trialStop } from "./controls.js";
+import { controls, mayClone, trialStop } from "./controls.js";
 import { curves } from "./curves.js";
 import { decisions } from "./decisions.js";
 import { DRAWN, drawnChoice, drawnTrials } from "./drawn.js";
@@ -160,7 +160,7 @@ export function jobPage(root, id, _, ask) {
       lanes.update(...[levelledTrials, named].map((each, at) => ofRows[at](each, rows)), job),
       traffic.update(lines, parts[1], parts[3], job.spec.link, bars),
       why.update(known(report.trials, plan), named, TRAINING.includes(job.state)),
-      ranked.update(sweepOf(report, plan), plan),
+      ranked.update(sweepOf(report, plan), plan, mayClone(me) ? id : null),
     ]);
   }
 

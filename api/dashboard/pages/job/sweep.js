@@ -5,6 +5,7 @@ import { panel } from "../../charts/panel.js";
 import { bestSoFarChart, importanceChart, importancesOf, parameterChart, parametersChart, sweepChart, valuesText, writeCost } from "../../charts/sweep.js";
 import { element, patch, table, whenChanged } from "../../dom.js";
 import { figures, loss, share } from "../../units.js";
+import { sampleClone } from "./controls.js";
 
 const SHOWN = 20; // of the ranking; the chart's data table has all
 
@@ -19,14 +20,15 @@ export function sweep({ held: choice, choose }) {
   for (const { body } of charts) body.hidden = true;
   let given = null;
 
-  const drawTable = whenChanged((found) => patch(ranking, element("h2", {}, "Ranking"), rankingTable(found)));
+  const drawTable = whenChanged((found, source) => patch(ranking, element("h2", {}, "Ranking"), rankingTable(found, source)));
 
-  async function update(found, { names }) {
+  // `source` is the id of the job, where the reader may clone its samples; else null.
+  async function update(found, { names }, source) {
     ranking.hidden = !found;
     for (const { body } of charts) body.hidden = !found;
     given = found;
     if (!found) return;
-    drawTable(found);
+    drawTable(found, source);
     await Promise.all([drawCharts(found, names), show()]);
   }
 
@@ -51,7 +53,7 @@ export function sweep({ held: choice, choose }) {
   return { bodies: [ranking, ...charts.map(({ body }) => body)], update, show };
 }
 
-function rankingTable(found) {
+function rankingTable(found, source) {
   const rungs = found.rungs.map((rung) => `${rung.num_kept} of ${rung.num_reached} went on at ${share(rung.share)}`).join(", ");
   const saved = found.rungs.length ? `; ${rungs}; ${share(found.saved_share)} of all budgets saved` : "";
   const more = found.ranking.length > SHOWN ? `; the best ${SHOWN} of ${found.ranking.length}` : "";
@@ -65,5 +67,6 @@ function rankingTable(found) {
     figures(found.metric, (each) => each.value, loss),
     ...costs,
     ["values", valuesText, ""],
+    ...(source ? [["clone", (each) => (each.sample?.values ? sampleClone(source, each) : "–"), "online"]] : []),
   ], found.ranking.slice(0, SHOWN), { key: (each) => each.trial_id });
 }

@@ -26,9 +26,10 @@ const SECTIONS = {
 const OPEN = ["What it is", "Model and data", "Budget and objective"];
 
 export const submitPage = (root) => jobForm(root, null);
-export const clonePage = (root, id) => jobForm(root, id);
+export const clonePage = (root, id, query) => jobForm(root, id, query.get("trial"));
 
-function jobForm(root, source) {
+// With `trial`, of what this sample or arm of `source` trains.
+function jobForm(root, source, trial = null) {
   const title = source ? "Clone a job" : "New job";
   root.replaceChildren(element("h1", {}, title), element("div", { class: "panel" }, empty("loading …")));
   document.title = `${title} – Wiretune`;
@@ -43,18 +44,19 @@ function jobForm(root, source) {
     if (!me) return void root.replaceChildren(element("h1", {}, "No such job"), element("div", { class: "panel" }, empty("There is no such job that you may see. ", element("a", { href: "/" }, "All jobs"))));
     if (!me.may.includes("create a job")) return void root.replaceChildren(element("h1", {}, title),
       element("div", { class: "panel" }, empty(`Your role, ${me.role}, submits no jobs.`)));
+    const spec = trial ? await api.ofTrial(source, trial) : job?.spec;
     isThere = true;
-    editor(root, document, job);
+    editor(root, document, job && { ...job, trial }, spec);
   }
 
   return { refresh, shows: () => false };
 }
 
-function editor(root, document, source) {
+function editor(root, document, source, spec) {
   const schema = document.components.schemas.JobSpec;
   const read = reader(document);
   const field = fieldsFor(read);
-  let value = source ? read.trimmed(source.spec, schema) : {};
+  let value = source ? read.trimmed(spec, schema) : {};
   let isText = false;
   let isRead = true; // what the text tab has is in `value`
   let version = 0;
@@ -77,7 +79,7 @@ function editor(root, document, source) {
   const prediction = predictionPanel({ schema: document.components.schemas.PredictionRequest, field, source, write: rewrite,
     currentJob: async () => (await api.validate(written())).spec });
   root.replaceChildren(
-    element("h1", {}, source ? `Clone “${source.name}”` : "New job"),
+    element("h1", {}, source ? `Clone ${source.trial ? `${source.trial} of ` : ""}“${source.name}”` : "New job"),
     element("p", { class: "quiet" }, source ? "A new job: this one with changes." : "What is left empty has its default. Only the workload and a budget are required."),
     element("div", { class: "tools" }, ways, source ? null : begin),
     element("div", { class: "submit" }, element("div", {}, form, asText, prediction), element("div", { class: "side" }, verdict, element("div", { class: "buttons" }, submit))));
