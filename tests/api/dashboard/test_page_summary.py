@@ -36,8 +36,17 @@ def test_the_time_to_a_baselines_loss_is_the_median_over_seeds():
 
     _, time, _ = tiles([*tuned, *dense])
 
-    assert time["name"] == "time to the loss of dense" and time["value"] == "5 s instead of 20 s"
+    assert time["name"] == "time to where dense ended" and time["value"] == "5 s instead of 20 s"
     assert "median of 3 seeds, of which 2 got there" in time["note"]
+
+
+@pytest.mark.parametrize(
+    ("end", "said"), [(0.4, "to loss 0.4000; "), (0.5, "to loss 0.5000 (its exported weights: 0.4000); ")]
+)
+def test_a_loss_that_an_arm_ended_at_stands_beside_that_of_its_weights(end, said):
+    result, time, _ = tiles([trial("tuned", 0, loss=0.2), trial("dense", 0, loss=0.4, crossing=(end, 3, 20))])
+
+    assert result["value"] == "loss 0.2000 instead of 0.4000" and time["note"].startswith(said)
 
 
 def test_a_loss_that_most_seeds_never_reached_was_not_reached():

@@ -33,17 +33,20 @@ function baselineOf(report, subject) {
   return others.sort((one, other) => sign * (resultOf(report, one) - resultOf(report, other)))[0] ?? null;
 }
 
-// The mean of the objective's metric over the arm's finished seeds; null: none has finished.
+// The mean of the objective's metric over the exported weights of the arm's finished seeds; null: none has finished.
 function resultOf({ metric, trials }, arm) {
-  const values = trials.filter((trial) => trial.arm === arm && trial.outcome !== null)
-    .map((trial) => (metric === "loss" ? trial.validation_loss : trial.validation_metrics[metric] ?? null));
+  const values = trials.filter((trial) => trial.arm === arm && trial.outcome !== null).map((trial) => valueOf(trial, metric));
   return mean(values.filter((value) => value !== null));
 }
 
-// What the newest search of each seed chose, or where none searched, what the newest stage has.
+const valueOf = (trial, metric) => (metric === "loss" ? trial.validation_loss : trial.validation_metrics[metric] ?? null);
+
+// Of the stages of one seed the newest that searched, or where none did, the newest; undefined: there is none.
+export const chosenStage = (stages) => stages.findLast((stage) => stage.probes.length) ?? stages.at(-1);
+
 function chosenTile(own, stages) {
   const decided = own.map((trial) => stages.filter((stage) => stage.trial_id === trial.trial_id));
-  const newest = decided.map((each) => each.findLast((stage) => stage.probes.length) ?? each.at(-1)).filter((stage) => stage !== undefined);
+  const newest = decided.map(chosenStage).filter((stage) => stage !== undefined);
   if (!newest.length) return null;
   const levels = newest.filter((stage) => stage.level !== null);
   const name = levels[0]?.level_name;
@@ -56,7 +59,7 @@ function chosenTile(own, stages) {
   };
 }
 
-function rangeOf(values, write) {
+export function rangeOf(values, write) {
   const ends = [...new Set([Math.min(...values), Math.max(...values)].map((value) => write(value)))];
   return ends.join(" to ");
 }
@@ -89,8 +92,10 @@ function crossingTile(report, subject, baseline) {
   if (!found) return null;
   const reached = found.seconds === Infinity ? "not reached" : duration(found.seconds);
   const seeds = found.num_seeds > 1 ? `median of ${found.num_seeds} seeds, of which ${found.num_reached} got there` : "training clock";
-  return { name: `time to the ${report.metric} of ${baseline}`, value: `${reached} instead of ${duration(found.other_seconds)}`,
-    note: `to ${loss(found.value)}, at which ${baseline} ended; ${seeds}` };
+  const isOther = report.trials.some((trial) => trial.arm === baseline && trial.crossing && loss(valueOf(trial, report.metric)) !== loss(trial.crossing.value));
+  const exported = isOther ? ` (its exported weights: ${loss(resultOf(report, baseline))})` : ""; // which the result is of
+  return { name: `time to where ${baseline} ended`, value: `${reached} instead of ${duration(found.other_seconds)}`,
+    note: `to ${report.metric} ${loss(found.value)}${exported}; ${seeds}` };
 }
 
 function sentTile(report, trials, subject) {
