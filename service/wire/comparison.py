@@ -32,7 +32,7 @@ class ComparedArm(View):
 
 
 class Comparison(View):
-    """Several jobs side by side. The target is the worst value at which their trials ended.
+    """Several jobs side by side. The target is the median of the values at which their trials ended.
 
     It is of the metric that the objectives of all of them name, else of the loss.
     """

@@ -106,7 +106,7 @@ function lines(series, name, { unit }) {
 const seeds = (count) => `${count} ${count === 1 ? "seed" : "seeds"}`;
 
 // An arm's seeds as their mean, with ± 1 standard deviation around it.
-function meanLines(trained, [validated, kind], { unit }) {
+export function meanLines(trained, [validated, kind], { unit }) {
   const arms = [...new Map([...trained, ...validated].map((each) => [each.arm, each])).values()];
   return arms.flatMap((arm) => [[trained, "training"], [validated, kind]].flatMap(([series, name]) => {
     const own = series.filter((each) => each.arm === arm.arm);

@@ -1,8 +1,8 @@
 // Curves and schedules of several jobs in one chart, over steps, seconds or bytes.
 
 import { duration, figures, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
-import { colour, entry, lastRate, logAxis, look, marked } from "./look.js";
-import { LOSS } from "./loss.js";
+import { colour, lastRate, logAxis, look, marked } from "./look.js";
+import { LOSS, meanLines } from "./loss.js";
 
 // The axes: a line's positions along each, and its format.
 export const AXES = {
@@ -54,6 +54,9 @@ export function bands(x, values, count) {
   return found;
 }
 
+// A seed of an arm has a legend entry of its own.
+const entry = ({ label }, showlegend) => ({ name: label, legendgroup: label, showlegend });
+
 const NUM_BANDS = 150;
 const NUM_SMOOTH = 400; // points of an average, which has no extremes to keep; the last one is always there
 
@@ -65,8 +68,9 @@ function middleOf(x, { steps, values }, window) {
 }
 
 // `smoothing` is the window as a share of a line's steps; 0 draws every point. Training lines are thin with a band,
-// evaluations are bold. A metric other than the loss has no training lines, so its evaluations are smoothed.
-export function overlaidCurves(training, validation, { axis, smoothing, metric = LOSS }) {
+// evaluations are bold. A metric other than the loss has no training lines, so its evaluations are smoothed. Seeds of an arm
+// are their mean, or with `isEach` a line each.
+export function overlaidCurves(training, validation, { axis, smoothing, metric = LOSS, isEach = false }) {
   const isLoss = metric === LOSS;
   const { along, axis: ticks, title } = AXES[axis];
   const placed = (lines) => lines.filter((line) => line.values.length).map((line) => ({ ...line, x: along(line) }));
@@ -74,20 +78,25 @@ export function overlaidCurves(training, validation, { axis, smoothing, metric =
   const { unit, per } = ticks(Math.max(0, ...[...trained, ...evaluated].map((line) => line.x.at(-1))));
   const hover = (line, name) => ({ hovertemplate: `${line.label} ${name}: %{y:.4~g}<br>%{x:.4~g} ${unit}<extra></extra>` });
   const scaled = (x) => x.map((value) => value / per);
+  const isAlone = (line) => isEach || [trained, evaluated].every((lines) => lines.filter(({ arm }) => arm === line.arm).length < 2);
   const band = (line) => {
     const edges = bands(scaled(line.x), line.values, NUM_BANDS);
     return { type: "scatter", mode: "lines", x: [...edges, ...edges.toReversed()].map((edge) => edge.x), fill: "toself", line: { width: 0 },
       y: [...edges.map((edge) => edge.high), ...edges.toReversed().map((edge) => edge.low)], fillcolor: colour(line.arm_index),
       opacity: 0.15, hoverinfo: "skip", ...entry(line, false) };
   };
+  const middle = (line, part) => middleOf(scaled(line.x), line, part * (line.steps.at(-1) - line.steps[0]));
+  const ofEvaluations = isLoss ? 0 : smoothing;
   const thin = (line) => ({ type: "scatter", mode: "lines", opacity: 0.6, line: { color: colour(line.arm_index), width: 1 },
-    ...middleOf(scaled(line.x), line, smoothing * (line.steps.at(-1) - line.steps[0])), ...hover(line, "training"), ...entry(line, false) });
-  const windowOf = (line) => (isLoss ? 0 : smoothing) * (line.steps.at(-1) - line.steps[0]);
-  const bold = (line) => ({ type: "scatter", mode: marked(line.x), ...middleOf(scaled(line.x), line, windowOf(line)), line: look(line, 2.2), marker: { size: 5 },
+    ...middle(line, smoothing), ...hover(line, "training"), ...entry(line, false) });
+  const bold = (line) => ({ type: "scatter", mode: marked(line.x), ...middle(line, ofEvaluations), line: look(line, 2.2, line.seed_index), marker: { size: 5 },
     ...hover(line, "validation"), ...entry(line, true) });
+  const [[trainedAlone, evaluatedAlone], [trainedSeeds, evaluatedSeeds]] = [isAlone, (line) => !isAlone(line)].map((isOne) => [trained, evaluated].map((lines) => lines.filter(isOne)));
+  const averaged = (lines, part) => lines.map((line) => ({ ...line, ...middle(line, part) }));
   const ends = evaluated.map((line) => [line.label, line.values.findLast((value) => value !== null)]).filter(([, end]) => end !== undefined);
   return {
-    traces: [...(smoothing ? (isLoss ? trained : evaluated).map(band) : []), ...trained.map(thin), ...evaluated.map(bold)],
+    traces: [...(smoothing ? (isLoss ? trainedAlone : evaluatedAlone).map(band) : []), ...trainedAlone.map(thin), ...evaluatedAlone.map(bold),
+      ...meanLines(averaged(trainedSeeds, smoothing), [averaged(evaluatedSeeds, ofEvaluations), "validation"], { unit })],
     layout: { height: 460, xaxis: { title: { text: `${title}${unit && `, ${unit}`}${isLoss ? "<br>thin: training, bold: validation" : ""}` }, rangemode: "tozero" },
       yaxis: { title: { text: isLoss ? LOSS : `validation ${metric}` }, ...(isLoss ? logAxis([...trained, ...evaluated].flatMap((line) => line.values), String) : {}) },
       uirevision: [axis, unit, metric].join() },
@@ -108,7 +117,7 @@ export function overlaidSchedules(schedules) {
   const shown = schedules.filter((each) => each.entries.length);
   const sparse = shown.filter((each) => each.entries.some(({ density }) => density !== null));
   const line = (each, field, more) => ({
-    type: "scatter", mode: "lines", line: look(each, 2.2), ...more, hovertemplate: `${each.label}: %{y:.4~g}<br>step %{x}<extra></extra>`,
+    type: "scatter", mode: "lines", line: look(each, 2.2, each.seed_index), ...more, hovertemplate: `${each.label}: %{y:.4~g}<br>step %{x}<extra></extra>`,
     x: each.entries.flatMap(({ step, num_steps }) => [step, step + num_steps]),
     y: each.entries.flatMap((entry) => [entry[field], endOf(entry, field)]),
   });

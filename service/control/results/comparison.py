@@ -9,6 +9,7 @@ from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
 from service.wire.comparison import ComparedArm, ComparedTrial, Comparison, Difference
 from service.wire.jobs import JobView
+from service.wire.metrics import sign
 from service.wire.reports import JobReport
 from service.wire.trials import Series, TrialView
 
@@ -30,7 +31,7 @@ def comparison(
         (each.metric_directions[metric] for each in reports if metric in each.metric_directions), "min"
     )
     curves = {trial.trial_id: curve for trial, curve in trials}
-    target = worst_end(trials, direction)
+    target = _median_end(trials, direction)
     compared = tuple(
         ComparedTrial(
             job_id=report.job_id,
@@ -50,6 +51,17 @@ def comparison(
         arms=tuple(_arms(reports, compared)),
         trials=compared,
     )
+
+
+def _median_end(trials: Iterable[tuple[TrialView, Series]], direction: Direction) -> float | None:
+    """Return the median of the values at which trials ended, of two middle ones the worse; None if none has ended.
+
+    The worst of several jobs may be the loss of a model that hardly trained, which tells nothing apart. A trial
+    without a step has no part in it.
+    """
+    ends = [worst_end([each], direction) for each in trials if each[0].step]
+    ranked = sorted((end for end in ends if end is not None), key=lambda value: sign(direction) * value)
+    return ranked[len(ranked) // 2] if ranked else None
 
 
 def _arms(reports: Iterable[JobReport], trials: Iterable[ComparedTrial]) -> Iterator[ComparedArm]:

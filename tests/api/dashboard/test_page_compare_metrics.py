@@ -124,6 +124,64 @@ def test_costs_are_those_of_the_metric_that_all_jobs_aim_at(answers, metric, val
     assert name == f"{metric.capitalize()} against its cost" and drawn == values
 
 
+def test_results_have_what_was_chosen_and_how_many_times_fewer_bytes_it_sent(answers):
+    script = """
+      const head = root.querySelector("[aria-label=save: results]").parentNode.parentNode;
+      const shown = head.parentNode.querySelector("table");
+      const [heads, ...rows] = [shown.querySelector("thead").firstChild, ...shown.querySelector("tbody").childNodes]
+        .map((row) => row.childNodes.map((cell) => cell.textContent));
+      return rows.map((row) => ["learning rate", "density", "ratio"].map((name) => row[heads.indexOf(name)]));
+    """
+
+    tuned, dense = compared(script, answers, "")
+
+    assert (tuned, dense) == (["1", "1 %", "33.3×"], ["0.1", "–", "1.0×"])
+
+
+@pytest.mark.parametrize(("clock", "along"), [("training", "clock, "), ("target", "clock until the target, ")])
+def test_costs_are_weighed_by_the_time_to_the_target_if_the_reader_asks(answers, clock, along):
+    reached = {each["trial"]["arm"]: each for each in answers["comparison"]["trials"]}
+    reached["tuned"]["seconds_to_target"], reached["dense"]["seconds_to_target"] = 4, None
+    script = """
+      const [traces, layout] = [...drawn].find(([label]) => label.includes("against its cost"))[1];
+      const marks = traces.filter((trace) => trace.mode === "markers" && trace.xaxis === "x2");
+      return [layout.xaxis2.title.text, marks.map((trace) => trace.x[0])];
+    """
+
+    title, drawn = compared(script, answers, f"clock={clock}")
+
+    assert title.startswith(along) and (drawn == [4]) is (clock == "target")
+
+
+def seeds_drawn(*, is_each):
+    line = {"arm": "A tuned", "arm_index": 0, "steps": [0, 10], "seconds": [0, 1], "trial": {"step": 10, "stages": []}}
+    line["trial"]["bill"] = {"bytes_sent": 1}
+    lines = [
+        line | {"label": f"A tuned seed {at}", "seed_index": at, "values": [1, end]}
+        for at, end in enumerate((0.2, 0.4))
+    ]
+    chart = call(
+        "charts/overlay.js",
+        "it.overlaidCurves([], lines, { axis: 'steps', smoothing: 0, isEach })",
+        lines=lines,
+        isEach=is_each,
+    )
+    return [each for each in chart["traces"] if each.get("showlegend")]
+
+
+def test_seeds_of_an_arm_are_one_line_their_mean():
+    [mean] = seeds_drawn(is_each=False)
+
+    assert mean["name"] == "A tuned, mean of 2 seeds ± 1 std" and mean["y"][-1] == pytest.approx(0.3)
+
+
+def test_each_seed_that_is_drawn_has_a_dash_and_a_name_of_its_own():
+    lines = seeds_drawn(is_each=True)
+
+    assert [each["name"] for each in lines] == ["A tuned seed 0", "A tuned seed 1"]
+    assert len({each["line"]["dash"] for each in lines}) == 2
+
+
 @pytest.mark.parametrize(("is_high", "on_front"), [(False, ["a", "c"]), (True, ["a", "b"])])
 def test_a_front_has_the_highest_values_where_they_are_the_best(is_high, on_front):
     points = [{"at": at, "value": value, "cost": cost} for at, value, cost in (("a", 5, 1), ("b", 7, 2), ("c", 3, 3))]

@@ -14,21 +14,25 @@ import { armRows, differenceTable, jobTable, resultMenu, resultTable } from "./t
 
 const RECENT = 20; // jobs that are offered
 const AXES = [["seconds", "seconds"], ["steps", "steps"], ["bytes", "bytes"]];
+const SEEDS = [["mean", "mean"], ["each", "each"]];
+const CLOCKS = [["training", "whole training"], ["target", "until the target"]];
 const SMOOTHING = [["0", "none"], ["0.01", "1 % of the steps"], ["0.03", "3 %"], ["0.1", "10 %"]];
 
 export function comparePage(root, text, query) {
   const wanted = parsed(text);
   const compared = comparedJobs(wanted);
   const known = (choices, name, otherwise) => (choices.some(([value]) => value === query.get(name)) ? query.get(name) : otherwise);
-  const chosen = { metric: query.get("metric") ?? LOSS, axis: known(AXES, "axis", "seconds"), smooth: known(SMOOTHING, "smooth", "0.03"), baseline: query.get("baseline") ?? "" };
+  const chosen = { metric: query.get("metric") ?? LOSS, axis: known(AXES, "axis", "seconds"), smooth: known(SMOOTHING, "smooth", "0.03"), seeds: known(SEEDS, "seeds", "mean"),
+    clock: known(CLOCKS, "clock", "training"), baseline: query.get("baseline") ?? "" };
   const section = () => element("section", { class: "panel wide" });
   const [jobs, results, differences, missing, waiting] = [section(), section(), section(), element("div", {}), element("div", {}, empty("loading …"))];
   const refused = element("div", { id: "unanswered", role: "alert" });
-  const [curves, schedules, pareto, parallel] = [panel("Loss of all jobs", "wide", { tools: refused }), panel("Learned schedules of all jobs", "wide"),
-    panel("Loss against its cost", "wide"), panel("Chosen values, stage by stage", "wide")];
   const [baseline, metrics] = [chooser("baseline", "Baseline", [["", "none"]]), chooser("metric", "Metric", [[LOSS, LOSS]])];
+  const [seeds, clock] = [chooser("seeds", "Seeds", SEEDS), chooser("clock", "Clock", CLOCKS)];
+  const [curves, schedules, pareto, parallel] = [panel("Loss of all jobs", "wide", { tools: refused }), panel("Learned schedules of all jobs", "wide"),
+    panel("Loss against its cost", "wide", { tools: element("div", { class: "tools" }, clock.body) }), panel("Chosen values, stage by stage", "wide")];
   const tools = element("div", { class: "tools" }, metrics.body, chooser("axis", "Along", AXES).body, chooser("smooth", "Smoothing", SMOOTHING).body,
-    baseline.body);
+    seeds.body, baseline.body);
   const panels = element("div", { class: "panels", hidden: "" }, jobs, curves.body, results, pareto.body, differences, schedules.body, parallel.body);
   root.replaceChildren(element("h1", {}, "Compare"), missing, tools, adding(), waiting, panels);
   document.title = "Compare – Wiretune";
@@ -65,12 +69,15 @@ export function comparePage(root, text, query) {
     if (panels.hidden) return;
     drawTables(found, comparison, chosen.baseline);
     offer(metrics, [LOSS, ...metricsOf(trials)].map((name) => [name, name]), LOSS);
-    const goal = { metric: comparison.metric, isHigh: trials.some(({ trial }) => trial.metric_directions[comparison.metric] === "max") };
+    seeds.body.hidden = new Set(trials.map(({ arm }) => arm)).size === trials.length;
+    clock.body.hidden = comparison.target === null;
+    const goal = { metric: comparison.metric, isHigh: trials.some(({ trial }) => trial.metric_directions[comparison.metric] === "max"),
+      isToTarget: chosen.clock === "target" && comparison.target !== null };
     patch(pareto.heading, `${titled(goal.metric)} against its cost`);
     await Promise.all([
       drawCurves(trials),
       schedules.draw(once(() => overlaidSchedules(trials.flatMap((each) => each.schedules.map((schedule) => ({ ...each, ...schedule, arm: each.arm })))))),
-      pareto.draw(once(() => paretoChart(trials.map(costsOf(goal.metric)), goal)), `${titled(goal.metric)} against its cost`),
+      pareto.draw(once(() => paretoChart(trials.map(costsOf(goal, comparison)), goal)), `${titled(goal.metric)} against its cost`),
       parallel.draw(once(() => parallelChart(trials.flatMap(choices)))),
     ]);
   }
@@ -78,7 +85,7 @@ export function comparePage(root, text, query) {
   let draws = 0; // of curves: the newest one is shown
   async function drawCurves(trials) {
     const turn = draws += 1;
-    const [metric, axis, smoothing] = [metrics.select.value, chosen.axis, Number(chosen.smooth)];
+    const [metric, axis, smoothing, isEach] = [metrics.select.value, chosen.axis, Number(chosen.smooth), chosen.seeds === "each"];
     const of = (name, series) => trials.flatMap((each) => series(each).filter((one) => one.name === name && one.trial_id === each.trial.trial_id)
       .map((one) => ({ ...each, ...one, arm: each.arm })));
     try {
@@ -89,7 +96,7 @@ export function comparePage(root, text, query) {
       const title = `${titled(metric)} of all jobs`;
       patch(refused);
       patch(curves.heading, title);
-      await curves.draw(once(() => overlaidCurves(training, validation, { axis, smoothing, metric })), title);
+      await curves.draw(once(() => overlaidCurves(training, validation, { axis, smoothing, metric, isEach })), title);
     } catch (error) {
       if (turn === draws) patch(refused, ...unanswered(error, () => drawCurves(trials)));
     }
@@ -200,8 +207,12 @@ const titled = (metric) => metric[0].toUpperCase() + metric.slice(1);
 // What the compared trials measure besides the loss.
 const metricsOf = (trials) => [...new Set(trials.flatMap(({ trial }) => Object.keys(trial.metric_directions)))].filter((name) => name !== LOSS).sort();
 
-const costsOf = (metric) => ({ label, arm_index, trial }) => ({ label, arm_index, isOver: trial.outcome !== null, bytes: trial.bill.bytes_sent, seconds: trial.seconds,
-  value: metric === LOSS ? trial.validation_loss : trial.validation_metrics[metric] ?? null });
+function costsOf({ metric, isToTarget }, comparison) {
+  const reached = new Map(comparison.trials.map(({ trial, seconds_to_target }) => [trial.trial_id, seconds_to_target]));
+  return ({ label, arm_index, trial }) => ({ label, arm_index, isOver: trial.outcome !== null, bytes: trial.bill.bytes_sent,
+    seconds: isToTarget ? reached.get(trial.trial_id) ?? null : trial.seconds,
+    value: metric === LOSS ? trial.validation_loss : trial.validation_metrics[metric] ?? null });
+}
 
 const choices = (each) => each.trial.stages.map(({ learning_rate, level, values, loss }) =>
   ({ ...each, values: { learning_rate, [each.trial.level_name]: level, ...values }, loss }));

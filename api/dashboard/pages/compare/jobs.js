@@ -111,7 +111,7 @@ export function comparedTrials(jobs) {
     return held.trials.filter((each) => each.arm === name).map((trial) => {
       const of = (rows) => rows.filter((row) => row.trial_id === trial.trial_id);
       return { job: id, trial: { ...trial, level_name: levelOf(trial.trial_id), stages: of(held.stages) }, arm, arm_index: coloured.indexOf(one), is_first_seed: trial.seed === spec.seeds[0],
-        label: trialName(arm, trial.seed, spec), series: of(held.series), schedules: of(held.schedules) };
+        seed_index: Math.max(0, spec.seeds.indexOf(trial.seed)), label: trialName(arm, trial.seed, spec), series: of(held.series), schedules: of(held.schedules) };
     });
   });
 }

@@ -5,7 +5,8 @@ import { badge, element, empty, table } from "../../dom.js";
 import { saveRows } from "../../files.js";
 import { saveMenu } from "../../charts/panel.js";
 import { since } from "../../times.js";
-import { duration, estimates, figures, loss, number, share, size, tested } from "../../units.js";
+import { duration, estimates, figures, level, loss, number, share, size, tested } from "../../units.js";
+import { chosenStage, rangeOf } from "../job/summary.js";
 import { comparedNames } from "./jobs.js";
 
 export function jobTable(jobs, remove) {
@@ -30,18 +31,36 @@ export function differenceTable({ jobs, differences }, letters) {
   ], differences, { key: (row) => row.pointer, isStacked: true });
 }
 
-// Rows: the compared arms and samples, each {job_id, name, report, isPruned}; `baseline` is the name of one, or "".
+// Rows: the compared arms and samples, each {job_id, name, report, isPruned}, what was chosen and what it saved; `baseline` is
+// the name of one, or "".
 export function armRows({ arms, trials }, jobs) {
   return jobs.filter((job) => job.held && !job.isGone).flatMap((job) => {
     const names = comparedNames(job);
     const own = arms.filter(({ job_id }) => job_id === job.id).map(({ arm }) => arm);
     const samples = trials.filter(({ job_id, trial }) => job_id === job.id && !own.some(({ arm }) => arm === trial.arm));
     const pruned = (job.held.report?.sweep?.ranking ?? []).filter(({ status }) => status === "pruned").map((each) => each.trial_id);
-    const row = (report, isPruned) => ({ job_id: job.id, name: `${job.letter} ${report.arm}`, report, isPruned });
+    const bills = (arm) => trials.filter(({ job_id, trial }) => job_id === job.id && trial.arm === arm && trial.outcome !== null).map(({ trial }) => trial.bill);
+    const row = (report, isPruned) => ({ job_id: job.id, name: `${job.letter} ${report.arm}`, report, isPruned, ...chosenIn(job.held, report.arm), ...savingOf(bills(report.arm)) });
     return [...own.map((report) => row(report, false)), ...samples.map((each) => row(sampleReport(each), pruned.includes(each.trial.trial_id)))]
       .filter(({ report }) => names.includes(report.arm));
   });
 }
+
+// The values that an arm's seeds chose: the least and the largest of each; null: none is known.
+function chosenIn({ trials, stages, report }, arm) {
+  const own = trials.filter((trial) => trial.arm === arm).map((trial) => chosenStage(stages.filter((stage) => stage.trial_id === trial.trial_id))).filter((stage) => stage !== undefined);
+  const ends = (values) => (values.length ? { low: Math.min(...values), high: Math.max(...values) } : null);
+  return { learning_rate: ends(own.map((stage) => stage.learning_rate)), level: ends(own.map((stage) => stage.level).filter((value) => value !== null)),
+    level_name: report?.trials.find((trial) => trial.arm === arm)?.level_name ?? "level" };
+}
+
+// How many times as many bytes the same steps send without compression.
+function savingOf(bills) {
+  const [dense, sent] = ["bytes_dense", "bytes_sent"].map((name) => bills.reduce((sum, bill) => sum + bill[name], 0));
+  return { saving: dense && sent ? dense / sent : null };
+}
+
+const chosen = (heading, of, write) => [heading, (row) => (of(row) ? rangeOf([of(row).low, of(row).high], (value) => write(value, row)) : "–"), "number", (row) => of(row)?.low];
 
 // A sample's only trial, as the report of an arm with one seed.
 function sampleReport({ trial, seconds_to_target }) {
@@ -58,11 +77,15 @@ const COSTS = [["sent", "bytes_sent", size], ["training", "seconds_training", du
 export function resultTable(comparison, rows, baseline) {
   const { confidence, metric, target } = comparison;
   const metrics = [...new Set(rows.flatMap(({ report }) => Object.keys(report.validation_metrics)))].sort();
+  const levels = rows.filter((row) => row.level).map((row) => row.level_name);
   const base = rows.find((row) => row.name === baseline)?.report;
-  const goal = target === null ? "no target yet" : `the target is a validation ${metric} of ${loss(target)}, the worst at which one ended`;
+  const goal = target === null ? "no target yet" : `the target is a validation ${metric} of ${loss(target)}, the median of where the trials ended`;
   return table(`Means over finished seeds ± ${share(confidence)} interval; ${goal}`, [
     ["arm", (row) => (row.report === base ? element("b", {}, `${row.name} (baseline)`) : row.name), "name"],
     ["seeds", ({ report, isPruned }) => (isPruned ? "pruned" : `${report.num_finished} of ${report.num_trials}`), "number", ({ report }) => report.num_finished],
+    chosen("learning rate", (row) => row.learning_rate, (rate) => number(rate)),
+    ...(levels.length ? [chosen([...new Set(levels)].sort().join(" or "), (row) => row.level, (value, row) => level(value, row.level_name))] : []),
+    figures("ratio", (row) => row.saving, (saving) => (saving === null ? "–" : `${saving.toFixed(1)}×`)),
     estimates("validation loss", ({ report }) => report.validation_loss, loss),
     ...(base ? [differences("− baseline", ({ report }) => report.validation_loss, base.validation_loss)] : []),
     ...metrics.flatMap((name) => [estimates(name, ({ report }) => report.validation_metrics[name], loss),
