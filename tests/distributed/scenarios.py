@@ -302,7 +302,7 @@ def run_ranks(folder: Path, num_workers: int, names: list[str]) -> Reports:
     """Run the scenarios `names` one after the other on `num_workers` ranks; of a rank that died there is no report."""
     context = multiprocessing.get_context("forkserver")
     # Once for all groups of this process: the first brings torch along, the others are imported where they are used.
-    context.set_forkserver_preload(["trainers.training.replica", "numba", "torch._dynamo"])
+    context.set_forkserver_preload(["trainers.training.replica", "trainers.exchange.kernels.warm", "torch._dynamo"])
     ranks = [context.Process(target=_be, args=(folder, rank, num_workers, names)) for rank in range(num_workers)]
     for process in ranks:
         process.start()

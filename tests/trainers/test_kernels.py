@@ -364,6 +364,13 @@ def test_a_sample_sees_all_columns_of_a_layer():
     assert share == pytest.approx(0.1, rel=0.1)
 
 
+def test_where_numba_is_warm_a_first_kernel_imports_no_more_of_it():
+    loaded = "{name for name in sys.modules if name.startswith('numba.')}"
+    add = "cpu.scatter_add(np.zeros(2), np.arange(2, dtype=np.int32), np.ones(2), 1.0)"
+    kernels = "import sys, numpy as np; from trainers.exchange.kernels import cpu, warm"
+    subprocess.run([sys.executable, "-c", f"{kernels}; warm = {loaded}; {add}; assert {loaded} == warm"], check=True)
+
+
 @pytest.mark.parametrize("compiler", ["gcc", "clang", "CC", None])
 @pytest.mark.parametrize("headers", [True, False])
 def test_triton_is_taken_only_where_it_finds_a_compiler_and_headers(monkeypatch, tmp_path, compiler, headers: bool):

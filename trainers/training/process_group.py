@@ -22,7 +22,7 @@ LEAVE_S = 2.0
 #: Workers are forked from a process that has done nothing but import torch and what else all of them need.
 _CONTEXT = multiprocessing.get_context("forkserver")
 #: Torch's optimizers import `torch._dynamo`, which takes seconds, in every process that makes one.
-_CONTEXT.set_forkserver_preload(["trainers.training.rank", "numba", "torch._dynamo"])
+_CONTEXT.set_forkserver_preload(["trainers.training.rank", "trainers.exchange.kernels.warm", "torch._dynamo"])
 
 
 class ProcessGroup(WorkerGroup):
