@@ -202,9 +202,8 @@ def _since(job: JobView, attempts: Sequence[AttemptView]) -> str:
 
     When a job with attempts was queued again is not known.
     """
-    if job.finished_at is not None and attempts:
-        held_s = sum(((each.ended_at or job.finished_at) - each.began_at).total_seconds() for each in attempts)
-        return f" after {duration(held_s, 0)}"
+    if job.seconds_held is not None:
+        return f" after {duration(job.seconds_held, 0)}"
     if job.state is JobState.QUEUED and attempts:
         return ""
     moment = (attempts[-1].ended_at or attempts[-1].began_at) if attempts else job.finished_at or job.created_at

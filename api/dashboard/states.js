@@ -30,8 +30,5 @@ export function whyOf({ reason = "", queue, lost }) {
 export const lostOf = ({ lost }) => (lost
   ? `attempt ${lost.number} was lost: ${told(lost.reason)} (${lost.num_lost} in a row without progress; after ${lost.max_lost} the job fails)` : null);
 
-// The seconds from the first report to the end; null: it has not come to an end, or never trained.
-export const tookOf = ({ started_at: from, finished_at: to }) => (from && to ? (Date.parse(to) - Date.parse(from)) / 1000 : null);
-
 // The arm's name, with the seed if there are several.
 export const trialName = (arm, seed, { seeds }) => (seeds.length > 1 ? `${arm} seed ${seed}` : arm);

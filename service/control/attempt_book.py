@@ -197,4 +197,5 @@ class AttemptBook:
 
         jobs.on_job(self._db, job_id, lose)
         with self._db.reading() as session:
-            return queries.job_view(queries.job_row(session, job_id))
+            row = queries.job_row(session, job_id)
+            return queries.shown_job(session, row, max_attempts=self._settings.max_attempts)

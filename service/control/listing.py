@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, aliased
 
 from service.control.jobs import id_at
 from service.control.models import ChunkRow, JobRow, JobTextRow, LabelRow, PointRow, TrialRow
-from service.control.queries import job_summary, lost_attempts
+from service.control.queries import job_summary, lost_attempts, seconds_held
 from service.control.results.progress import progress
 from service.errors import InvalidRequest
 from service.job.problems import Problem
@@ -211,7 +211,10 @@ def _summaries(
     rows = session.execute(select(JobRow, *losses).where(JobRow.id.in_(job_ids))).all()
     told = progress(session, [row[0] for row in rows]) if with_progress else {}
     lost = lost_attempts(session, [row[0] for row in rows], max_attempts=max_attempts)
-    found = {job.id: job_summary(job, found, told.get(job.id), lost.get(job.id)) for job, *found in rows}
+    held = seconds_held(session, [row[0] for row in rows])
+    found = {
+        job.id: job_summary(job, found, told.get(job.id), lost.get(job.id), held.get(job.id)) for job, *found in rows
+    }
     return tuple(found[job_id] for job_id in job_ids)
 
 

@@ -22,7 +22,7 @@ from service.errors import NotFound, UnreadableJob
 from service.job.advice import advice
 from service.job.priority import Priority
 from service.job.spec import JobSpec
-from service.job.states import TERMINAL, JobState, Verb, verbs_in
+from service.job.states import ACTIVE, TERMINAL, Verb, verbs_in
 from service.job.steering import has_steerable, is_steerable
 from service.wire.events import Event, EventKind
 from service.wire.jobs import JobProgress, JobSummary, JobView, LostAttempt
@@ -97,16 +97,16 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
 
 
 def shown_job(session: Session, job: JobRow, *, max_attempts: int) -> JobView:
-    """Return the job as users see it, with its last lost attempt; `max_attempts` are allowed in a row."""
-    lost = lost_attempts(session, [job], max_attempts=max_attempts)
-    return job_view(job).model_copy(update={"lost": lost.get(job.id)})
+    """Return the job as users see it, with the facts of its attempts; `max_attempts` are allowed in a row."""
+    lost, held = lost_attempts(session, [job], max_attempts=max_attempts), seconds_held(session, [job])
+    return job_view(job).model_copy(update={"lost": lost.get(job.id), "seconds_held": held.get(job.id)})
 
 
 def lost_attempts(session: Session, jobs: Sequence[JobRow], *, max_attempts: int) -> dict[str, LostAttempt]:
     """Return the last lost attempt of each job that goes on and has got no further since, by the job's id."""
     tried = [job for job in jobs if job.job_state not in TERMINAL and job.attempt > job.attempts_before]
     before = {job.id: job.attempts_before for job in tried}
-    if not any(job.attempt > 1 or job.job_state is JobState.QUEUED for job in tried):  # all are in their first attempt
+    if not any(job.attempt > 1 or job.job_state not in ACTIVE for job in tried):  # all are in their first attempt
         return {}
     query = select(AttemptRow).where(AttemptRow.job_id.in_(before), AttemptRow.outcome == "failed")
     found: dict[str, LostAttempt] = {}
@@ -117,6 +117,15 @@ def lost_attempts(session: Session, jobs: Sequence[JobRow], *, max_attempts: int
                 number=row.number, reason=row.reason, num_lost=num_lost, max_lost=max_attempts
             )
     return found
+
+
+def seconds_held(session: Session, jobs: Sequence[JobRow]) -> dict[str, float]:
+    """Return for how long each job that is over, and has had an attempt, held its workers, by the job's id."""
+    over = [job.id for job in jobs if job.job_state in TERMINAL and job.attempt]
+    if not over:
+        return {}
+    held = select(AttemptRow.job_id, func.sum(AttemptRow.ended_at - AttemptRow.began_at))
+    return dict(iter(session.execute(held.where(AttemptRow.job_id.in_(over)).group_by(AttemptRow.job_id))))
 
 
 def verbs_of(job: JobRow, *, searches: bool = True) -> tuple[Verb, ...]:
@@ -156,9 +165,13 @@ def attempt_view(attempt: AttemptRow) -> AttemptView:
 
 
 def job_summary(
-    job: JobRow, losses: Iterable[float | None], progress: JobProgress | None, lost: LostAttempt | None
+    job: JobRow,
+    losses: Iterable[float | None],
+    progress: JobProgress | None,
+    lost: LostAttempt | None,
+    held_s: float | None,
 ) -> JobSummary:
-    """Return the job as lists show it, with the `losses` of its trials and its last `lost` attempt."""
+    """Return the job as lists show it, with the `losses` of its trials and the facts of its attempts."""
     return JobSummary(
         id=job.id,
         name=job.name,
@@ -180,6 +193,7 @@ def job_summary(
         verbs=verbs_of(job, searches=has_steerable(job.spec)),
         progress=progress,
         lost=lost,
+        seconds_held=held_s,
     )
 
 

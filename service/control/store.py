@@ -135,7 +135,7 @@ class Store:
             job, created = jobs.add(session, spec, by=by, now=now, key_s=kept_s, quotas=quotas, priors=priors, **how)
             if created:
                 audit.add(session, by, "createJob", job.id, now=now)
-            return queries.job_view(job, spec if created else None), created
+            return queries.job_view(job, spec) if created else self._shown(session, job), created
 
         view, created = self._db.write(add)
         if created:
@@ -164,7 +164,7 @@ class Store:
             first = jobs.made_with(
                 session, key, by=by, spec=spec, source=source, request=request, now=now, key_s=kept_s
             )
-            return None if first is None else queries.job_view(first)
+            return None if first is None else self._shown(session, first)
 
     def prior_jobs(self, spec: JobSpec, *, by: Principal = LOCAL) -> dict[str, tuple[str, ...]]:
         """Return the past jobs from which each arm with `transfer` would learn. Raises InvalidJob as `add_job` does."""
@@ -185,8 +185,10 @@ class Store:
     def job(self, job_id: str) -> JobView:
         """Return one job; raises NotFound."""
         with self._db.reading() as session:
-            row = queries.job_row(session, job_id)
-            return queries.shown_job(session, row, max_attempts=self.settings.max_attempts)
+            return self._shown(session, queries.job_row(session, job_id))
+
+    def _shown(self, session: Session, job: JobRow) -> JobView:
+        return queries.shown_job(session, job, max_attempts=self.settings.max_attempts)
 
     def worker_sizes(self, job_ids: Collection[str]) -> dict[str, WorkerSize]:
         """Return the worker size of each of these jobs that exists."""
@@ -444,7 +446,7 @@ class Store:
             verbs.require_version(job, versions)
             if jobs.edit(session, job, patch):
                 audit.add(session, by, "updateJob", job_id, now=self._db.now())
-            return queries.job_view(job)
+            return self._shown(session, job)
 
         return jobs.on_job(self._db, job_id, edit)
 
@@ -486,7 +488,7 @@ class Store:
             verbs.require_version(job, versions)
             act(session, job, by=by, now=now)
             audit.add(session, by, f"{verb}{what}", job_id, now=now)
-            return queries.job_view(job)
+            return self._shown(session, job)
 
         return jobs.on_job(self._db, job_id, ask)
 

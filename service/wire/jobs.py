@@ -67,6 +67,9 @@ class JobView(View):
     lost: LostAttempt | None = Field(
         None, description="its last attempt that was lost; null: none was, or the job has got further since, or is over"
     )
+    seconds_held: float | None = Field(
+        None, description="for how long it held its workers, over all attempts; null: it is not over, or never held any"
+    )
     advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
     unreadable: str | None = Field(
         None,
@@ -144,6 +147,9 @@ class JobSummary(View):
     queue: QueuePlace | None = Field(None, description="its place while it is queued")
     lost: LostAttempt | None = Field(
         None, description="its last attempt that was lost; null: none was, or the job has got further since, or is over"
+    )
+    seconds_held: float | None = Field(
+        None, description="for how long it held its workers, over all attempts; null: it is not over, or never held any"
     )
     version: int = Field(0, description="in quotes it is the job's `ETag`, which verbs take as `If-Match`")
     verbs: Verbs = Field((), description="what may be asked of it in this state")

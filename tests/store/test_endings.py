@@ -5,6 +5,7 @@ import pytest
 from service.control import attempts
 from service.errors import IllegalTransition
 from service.job.states import JobState
+from service.wire.jobs import JobEdit
 from service.wire.records import MAX_REASON_CHARS, AttemptFinished, Checkpointed, Control, Searched
 from tests.support.reported import BILL, finished, points
 
@@ -173,7 +174,32 @@ def test_a_lost_attempt_is_shown_until_the_job_has_got_further_or_is_over(store,
     _close_a_stage(second, 1)
     assert shown() is None and store.job(driver.job_id).version > version  # an open page hears of it
 
-    store.attempts.lose(driver.job_id, second.number, reason="killed")
+    lost = store.attempts.lose(driver.job_id, second.number, reason="killed")
     assert shown() == (2, "killed", 1, store.settings.max_attempts)
+    assert lost == store.job(driver.job_id)
     store.cancel(driver.job_id)
     assert shown() is None
+
+
+def test_a_job_that_is_paused_after_its_first_attempt_was_lost_shows_it_in_every_answer(store, driver):
+    store.attempts.lose(driver.job_id, 1, reason="killed")
+
+    answers = [store.pause(driver.job_id), store.edit(driver.job_id, JobEdit(notes="why?")), store.job(driver.job_id)]
+
+    assert [each.lost.reason for each in (*answers, *store.jobs().jobs)] == ["killed"] * 4
+
+
+def test_a_job_that_is_over_says_for_how_long_its_attempts_held_workers(store, driver, begin, clock):
+    clock.now += 20
+    store.attempts.lose(driver.job_id, 1, reason="killed")
+    clock.now += 1000
+    begin(driver.job_id)
+    clock.now += 10
+    before = store.job(driver.job_id).seconds_held
+
+    store.cancel(driver.job_id)
+    over = store.attempts.lose(driver.job_id, 2, reason="killed")
+
+    (listed,) = store.jobs().jobs
+    assert before is None
+    assert over.seconds_held == listed.seconds_held == pytest.approx(30, abs=0.1)

@@ -114,12 +114,12 @@ def test_a_job_is_said_to_have_taken_what_it_held_workers_and_to_start_since_its
     client: Client, reporting: Reporting
 ) -> None:
     reporting.run_to_the_end()
-    view = client.job(reporting.job_id).view
+    view = client.job(reporting.job_id).view.model_copy(update={"seconds_held": 30.0})
     began = datetime(2026, 1, 1, tzinfo=UTC)
     later, second_s = began + timedelta(days=1), timedelta(seconds=1)
     first = AttemptView(number=1, began_at=began, ended_at=began + 20 * second_s, outcome="paused", reason="")
     second = AttemptView(number=2, began_at=later, ended_at=later + 10 * second_s, outcome="succeeded", reason="")
-    extended = view.model_copy(update={"state": JobState.STARTING, "finished_at": None})
+    extended = view.model_copy(update={"state": JobState.STARTING, "finished_at": None, "seconds_held": None})
 
     ended = list(where_it_is(view, (first, second)))[1]
     starting = list(where_it_is(extended, (first, second.model_copy(update={"ended_at": None}))))[1]

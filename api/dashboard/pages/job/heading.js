@@ -1,13 +1,14 @@
 // The job's state, and its request.
 
 import { badge, element } from "../../dom.js";
-import { isOver, lostOf, tookOf, whyOf } from "../../states.js";
+import { isOver, lostOf, whyOf } from "../../states.js";
 import { since } from "../../times.js";
 import { duration, number, size } from "../../units.js";
 import { progressOf, workersText } from "./progress.js";
 
 export function heading(job) {
-  const [why, lost, took] = [whyOf(job), lostOf(job), tookOf(job)];
+  const [why, lost] = [whyOf(job), lostOf(job)];
+  const { seconds_held: took = null } = job;
   const facts = [
     ...(job.unreadable ? [] : asked(job.spec)),
     ["attempt", job.attempt ? String(job.attempt) : null],

@@ -1,7 +1,7 @@
 // A job as a row of the list.
 
 import { badge, drawn, element } from "../../dom.js";
-import { isOver, lostOf, tookOf, whyOf } from "../../states.js";
+import { isOver, lostOf, whyOf } from "../../states.js";
 import { since } from "../../times.js";
 import { duration, level, loss, number, share, size } from "../../units.js";
 
@@ -46,7 +46,7 @@ function stateOf(job) {
 }
 
 function finishedOf(job) {
-  const took = tookOf(job);
+  const { seconds_held: took = null } = job;
   return job.finished_at ? [since(job.finished_at), took === null ? null : element("div", { class: "small quiet" }, `took ${duration(took)}`)] : NONE;
 }
 
