@@ -124,8 +124,9 @@ def seconds_held(session: Session, jobs: Sequence[JobRow]) -> dict[str, float]:
     over = [job.id for job in jobs if job.job_state in TERMINAL and job.attempt]
     if not over:
         return {}
-    held = select(AttemptRow.job_id, func.sum(AttemptRow.ended_at - AttemptRow.began_at))
-    return dict(iter(session.execute(held.where(AttemptRow.job_id.in_(over)).group_by(AttemptRow.job_id))))
+    query = select(AttemptRow.job_id, func.sum(AttemptRow.ended_at - AttemptRow.began_at))
+    rows = session.execute(query.where(AttemptRow.job_id.in_(over)).group_by(AttemptRow.job_id))
+    return {job_id: held_s for job_id, held_s in rows if held_s is not None}
 
 
 def verbs_of(job: JobRow, *, searches: bool = True) -> tuple[Verb, ...]:
