@@ -36,7 +36,7 @@ export function placing(axis, losses, sent) {
   const at = (trial, step) => (axis === "steps" ? step : divided(places.get(trial)?.(step) ?? null));
   const clocks = new Map(losses.map((series) => [series.trial_id, between(series.steps, series.seconds)]));
   return {
-    axis, unit, at,
+    axis, unit, per, at,
     clock: (trial, step) => clocks.get(trial)?.(step) ?? null,
     title,
     // Charts one below the other have one range, and follow new points. Plotly ignores it on a logarithmic axis.

@@ -126,19 +126,20 @@ export function meanLines(trained, [validated, kind], { unit }) {
   }));
 }
 
-// The time of each search on the axis: from the end of the commit before it to its own first step, and if that began with the
-// steps of a probe, from their end on, too. Committed steps count no searches. A rolled back stage has the search of the next.
+// The cost of each search on the axis, before its own first step, and if that began with the steps of a probe, from their end
+// on, too. Committed steps count no searches. Steps that were taken back lie before the search, too, and are no part of it.
 export function searches(stages, place) {
   if (place.axis === "steps") return [];
-  const spans = stages.filter((stage) => stage.search_seconds > 0).flatMap((stage) => {
+  return stages.filter((stage) => stage.search_seconds > 0 && stage.num_steps !== 0).flatMap((stage) => {
     const { trial_id: trial, first_step: first, promoted } = stage;
+    const cost = (place.axis === "bytes" ? stage.search_bytes : stage.search_seconds) / place.per;
     const kept = promoted ? stage.probes.find((probe) => probe.probe_id === promoted)?.num_steps : 0;
     const parts = (kept ? [first, first + kept] : [first])
-      .map((step) => ({ trial_id: trial, step, from: step ? place.to(trial, step) : 0, to: place.from(trial, step) }));
+      .map((step) => ({ trial_id: trial, step, from: step ? place.to(trial, step) : 0, to: place.from(trial, step) }))
+      .map((part) => ({ ...part, from: Math.max(part.from, part.to - cost) }));
     const whole = parts.reduce((sum, { from, to }) => sum + (to - from), 0);
-    return parts.filter(({ from, to }) => to - from > STEP * whole).map((part) => [`${trial} ${part.step}`, part]);
+    return parts.filter(({ from, to }) => to - from > STEP * whole);
   });
-  return [...new Map(spans).values()];
 }
 
 // A line with a gap at each search: the loss stands still there, at what it was by then. The ends of a gap have no mark.

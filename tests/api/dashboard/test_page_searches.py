@@ -23,15 +23,22 @@ def loss_chart(axis, *, stages=(SEARCHED,)):
     return call("charts/loss.js", expression, axis=axis, series=[SERIES], stages=stages, trials=trials, choice=CHOICE)
 
 
-def test_a_search_is_hatched_from_the_commit_before_it_and_the_line_pauses_there():
+def test_a_search_is_hatched_before_its_first_step_and_the_line_pauses_there():
     line, _, hatched = loss_chart("seconds")["traces"]
 
-    assert (hatched["name"], hatched["x"][:4]) == ("searching", [2, 2, 9, 9])
-    assert line["x"] == [1, 2, 2, None, 9, 9, 10] and line["y"] == [4, 3, 2, None, 2, 2, 1]
+    assert (hatched["name"], hatched["x"][:4]) == ("searching", [3, 3, 9, 9])
+    assert line["x"] == [1, 2, 3, None, 9, 9, 10] and line["y"] == [4, 3, 2, None, 2, 2, 1]
     assert line["marker"]["size"] == [5, 5, 0, 0, 0, 5, 5]  # only evaluations have marks
 
 
-@pytest.mark.parametrize(("axis", "stages"), [("steps", [SEARCHED]), ("seconds", [SEARCHED | {"search_seconds": 0}])])
+@pytest.mark.parametrize(
+    ("axis", "stages"),
+    [
+        ("steps", [SEARCHED]),
+        ("seconds", [SEARCHED | {"search_seconds": 0}]),
+        ("seconds", [SEARCHED | {"num_steps": 0}]),  # it was rolled back
+    ],
+)
 def test_where_no_time_was_searched_nothing_is_hatched(axis, stages):
     chart = loss_chart(axis, stages=stages)
 
@@ -43,6 +50,18 @@ def test_the_first_search_is_hatched_from_the_beginning():
     *_, hatched = loss_chart("seconds", stages=[SEARCHED | {"first_step": 0}])["traces"]
 
     assert hatched["x"][:4] == [0, 0, 1, 1]
+
+
+def test_what_was_trained_before_a_run_started_over_is_not_hatched():
+    """The first attempt, and its own search, take up the clock before the new first step, which is at 40 s."""
+    series = LOOK | {"steps": [0, 1], "seconds": [40, 41], "values": [4.0, 3.0]}
+    first, again = SEARCHED | {"first_step": 0, "num_steps": 0}, SEARCHED | {"stage": 2, "first_step": 0}
+
+    spans = call(
+        "charts/loss.js", f"it.searches(stages, {PLACE})", axis="seconds", series=[series], stages=[first, again]
+    )
+
+    assert [(each["from"], each["to"]) for each in spans] == [(34, 40)]
 
 
 def schedule_chart(trials, stages=(), *, exported=2):

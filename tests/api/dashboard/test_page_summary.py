@@ -15,8 +15,9 @@ def trial(arm, seed, *, loss=None, crossing=None, sent=1_000_000):
     return found | {"validation_metrics": {}, "crossing": crossing and dict(zip(CROSSING, crossing, strict=True))}
 
 
-def stage(arm, seed, *, rate, num_probes=3, number=0):
+def stage(arm, seed, *, rate, num_probes=3, number=0, num_steps=10):
     found = {"trial_id": f"{arm}.{seed}", "stage": number, "learning_rate": rate, "level": 0.1, "level_name": "density"}
+    found |= {"num_steps": num_steps}
     return found | {"probes": [{}] * num_probes, "reason": f"{rate} of a plateau"}
 
 
@@ -74,6 +75,26 @@ def test_what_was_chosen_is_that_of_the_newest_search_of_each_seed():
 
     assert chosen["value"] == "learning rate 0.25 to 2, density 10 %"
     assert chosen["note"] == "2 of 3 seeds searched; 0.25 of a plateau"
+
+
+STARTED_OVER = [stage("tuned", 0, rate=1.0, num_steps=0), stage("tuned", 0, rate=0.3, num_probes=0, number=1)]
+SEARCHED_ONCE = [stage("tuned", 0, rate=1.0)]
+SWITCHED = stage("tuned", 0, rate=4.0, number=1, num_steps=0)
+
+
+@pytest.mark.parametrize(
+    ("stages", "rate"),
+    [
+        (STARTED_OVER, "0.3"),
+        ([*SEARCHED_ONCE, SWITCHED, stage("tuned", 0, rate=1.0, num_probes=0, number=2)], "1"),
+        ([*SEARCHED_ONCE, SWITCHED | {"num_steps": None}], "4"),  # it still trains
+    ],
+)
+def test_what_was_chosen_is_never_that_of_a_stage_that_was_rolled_back(stages, rate):
+    [chosen] = tiles([trial("tuned", 0, sent=0)], stages)
+
+    assert chosen["value"] == f"learning rate {rate}, density 10 %"
+    assert chosen["note"] == f"{float(rate)} of a plateau"
 
 
 def test_what_was_sent_is_that_of_the_best_arm():

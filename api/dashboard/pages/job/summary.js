@@ -41,8 +41,11 @@ function resultOf({ metric, trials }, arm) {
 
 const valueOf = (trial, metric) => (metric === "loss" ? trial.validation_loss : trial.validation_metrics[metric] ?? null);
 
-// Of the stages of one seed the newest that searched, or where none did, the newest; undefined: there is none.
-export const chosenStage = (stages) => stages.findLast((stage) => stage.probes.length) ?? stages.at(-1);
+// Of the stages of one seed that were not rolled back: the newest that searched, or where none did, the newest; undefined: none.
+export function chosenStage(stages) {
+  const kept = stages.filter((stage) => stage.num_steps !== 0);
+  return kept.findLast((stage) => stage.probes.length) ?? kept.at(-1);
+}
 
 function chosenTile(own, stages) {
   const decided = own.map((trial) => stages.filter((stage) => stage.trial_id === trial.trial_id));
