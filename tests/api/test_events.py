@@ -276,7 +276,7 @@ def test_a_stream_from_now_on_looks_through_no_earlier_events(served, key, store
     with httpx2.stream("GET", f"{served}/v1/events", headers=_asking(key)) as response:
         next(response.iter_lines())
 
-    assert asked == [store.newest_event()] and asked[0] > 0
+    assert set(asked) == {store.newest_event()} and asked[0] > 0  # it may look again before this reader has gone
 
 
 def test_the_same_events_are_paged_json_and_a_bad_id_is_refused(http, store):
