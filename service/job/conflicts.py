@@ -31,7 +31,6 @@ from trainers.spec.workloads import OwnWorkload
 def conflicts(job: JobParts) -> Iterator[Conflict]:
     """Yield every conflict of `job`, with its place in the job."""
     yield from _repeated(job)
-    yield from _name_of_the_best_trial(job)
     yield from _password_of_the_weights(job)
     yield from _bytes_that_nobody_sends(job)
     yield from _steps_beyond_the_data(job)
@@ -48,7 +47,8 @@ def _repeated(job: JobParts) -> Iterator[Conflict]:
         yield Conflict("/seeds", list(job.seeds), f"seeds must be distinct, got {list(job.seeds)}")
 
 
-def _name_of_the_best_trial(job: JobParts) -> Iterator[Conflict]:
+def taken_names(job: JobParts) -> Iterator[Conflict]:
+    """Yield the arms that have the name of the best trial. Those of earlier releases keep it."""
     for index, arm in enumerate(job.arms):
         if arm.name == BEST_TRIAL:
             message = f"`{BEST_TRIAL}` means the best trial where an arm is named, so call the arm something else"

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from search.sweep.spec import ParamRange, SampleValues
-from service.job.conflicts import conflicts
+from service.job.conflicts import conflicts, taken_names
 from service.job.parts import GIVEN, STORED, Arm, JobParts, TrialSpec
 from service.job.sweep import at, range_conflicts, sample_name, sweep_conflicts
 from trainers.spec.ranges import conflict_error
@@ -41,6 +41,8 @@ class JobSpec(JobParts):
         if info.context == STORED:
             return self
         found = [*conflicts(self), *sweep_conflicts(self)]
+        if info.context == GIVEN:  # a replay, or a retry with other workers, is of a job that is accepted already
+            found += taken_names(self)
         if not found and info.context == GIVEN:  # checking the ends of all ranges is slow
             found = list(range_conflicts(self))
         if found:

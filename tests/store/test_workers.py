@@ -65,3 +65,11 @@ def test_so_do_those_of_a_sweep_of_which_any_sample_may_have_them(store, spec):
 
     with pytest.raises(InvalidJob, match="under diloco each worker has parameters"):
         store.resume(made.id, workers=3)
+
+
+@only("sqlite")
+def test_a_job_of_an_earlier_release_with_an_arm_called_best_goes_on_with_other_workers(store, make_spec):
+    made, _ = store.add_job(make_spec(arms=[{"name": "best"}]))
+    store.pause(made.id)
+
+    assert store.resume(made.id, workers=3).spec.workers.count == 3

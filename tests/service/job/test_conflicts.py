@@ -3,7 +3,10 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from service.job.parts import GIVEN
+from service.job.problems import problems_of
 from service.job.spec import JobSpec
 from tests.support.refusals import problems_in
 
@@ -123,3 +126,14 @@ def test_a_job_starts_from_a_file_or_from_another_jobs_weights() -> None:
 @pytest.mark.parametrize("weights", ["/data/me@home/w", "s3://bucket/me@home/w", "https://host/w"])
 def test_weights_may_have_any_name(weights: str) -> None:
     assert JobSpec.model_validate(JOB | {"workload": {"kind": "digits-mlp", "weights": weights}})
+
+
+def test_no_new_arm_is_called_as_the_best_trial_is_and_one_of_an_earlier_release_keeps_its_name() -> None:
+    content = JOB | {"arms": [{"name": "a"}, {"name": "best"}]}
+
+    with pytest.raises(ValidationError) as refusal:
+        JobSpec.model_validate(content, context=GIVEN)
+
+    [problem] = problems_of(refusal.value, content, JobSpec)
+    assert (problem.pointer, problem.value) == ("/arms/1/name", "best") and "means the best trial" in problem.message
+    assert JobSpec.model_validate(content).arms[1].name == "best"

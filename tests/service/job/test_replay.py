@@ -145,3 +145,9 @@ def test_weights_that_differ_are_explained_by_releases_and_data():
     assert differences(before, now) == "replayed: the weights differ (torch was 2.13.0 and is 2.14.0)"
     assert "the first weights, or the data" in differences(before, now.model_copy(update={"fingerprint": "y"}))
     assert "bit for bit" in differences(before, before)
+
+
+def test_a_run_of_an_arm_that_an_earlier_release_let_be_called_best_is_replayed():
+    [trial] = replayed(_recorded(job=JOB | {"arms": [{"name": "best"}]}, arm="best")).trials()
+
+    assert (trial.arm, trial.replica.seed) == ("best", 4)

@@ -106,7 +106,6 @@ def test_an_optimizer_takes_the_learning_rates_that_a_controller_may_use():
             None,
             "guess, got [0.01, 0.1]",
         ),
-        ({"arms": [{"name": "a"}, {"name": "best"}]}, "/arms/1/name", "best", "means the best trial"),
         ({"workers": {"count": 0}}, "/workers/count", 0, "greater than or equal to 1"),
         ({"workers": {"count": [1, 2]}}, "/workers/count", None, "must be one number, got [1, 2]: it is not searched"),
         ({"workers": {"count": 45}}, "/workers/count", 45, "[1, 44]"),
