@@ -67,5 +67,6 @@ def of_trial(job: JobSpec, arm: str, sample: SampleValues | None) -> dict[str, A
     if sample is not None:
         return content
     chosen = next(each for each in job.arms if each.name == arm)
-    own = chosen.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+    parts = chosen.model_dump(mode="json", exclude={"name"})
+    own = {name: part for name, part in parts.items() if part is not None}  # null inside a part is a value
     return content | own | {"arms": [{"name": arm}]}
