@@ -7,7 +7,7 @@ from service.control.listing import JobFilter
 from service.control.metrics import points as stored
 from service.control.models import ChunkRow
 from service.control.results.progress import MAX_POINTS
-from service.wire.records import Bill, Billed, MetricPoints, TrialStarted
+from service.wire.records import AttemptFinished, Bill, Billed, MetricPoints, TrialStarted
 from tests.support.reported import finished
 
 
@@ -74,7 +74,7 @@ def test_a_trial_that_completed_needs_no_more_of_its_budget(store, driver):
     assert told.share == pytest.approx(1 / told.num_trials)
 
 
-def test_bytes_and_values_are_those_of_the_best_arm_once_it_has_a_result(store, make_spec, begin):
+def test_bytes_and_values_are_those_of_the_best_arm_once_each_has_a_result(store, make_spec, begin):
     arms = [{"name": "tuned"}, {"name": "dense", "exchange": {"kind": "none"}}]
     driver = begin(store.add_job(make_spec(arms=arms))[0].id)
     tuned, dense = (trial.trial_id for trial in store.trials(driver.job_id))
@@ -82,9 +82,10 @@ def test_bytes_and_values_are_those_of_the_best_arm_once_it_has_a_result(store, 
         driver.trial_id = trial_id
         driver.send(started(driver))
     driver.send(Billed(trial_id=dense, bill=Bill(bytes_sent=9000, bytes_dense=9000)))
-    before = listed(store, driver.job_id)
 
-    driver.send(finished(tuned, bill=Bill(bytes_sent=300, bytes_dense=9000)))
+    driver.send(finished(tuned, bill=Bill(bytes_sent=300, bytes_dense=9000), validation_loss=0.4))
+    before = listed(store, driver.job_id)
+    driver.send(finished(dense, bill=Bill(bytes_sent=9000, bytes_dense=9000), validation_loss=0.5))
 
     after = listed(store, driver.job_id)
     assert (before.arm, before.bytes_sent) == ("dense", 9000)
@@ -110,6 +111,43 @@ def test_no_time_is_left_to_tell_while_the_rest_of_the_trials_has_yet_to_begin(s
     driver.send(finished(driver.trial_id))
 
     assert (during, listed(store, driver.job_id).seconds_left) == (7200, None)
+
+
+def test_a_sample_that_ended_early_is_not_the_one_that_is_shown(store, make_spec, begin):
+    spec = make_spec(params={"accumulate": {"integer": [1, 2]}}, sweep={"samples": 2})
+    driver = begin(store.add_job(spec)[0].id)
+    arm, first, second = (trial.trial_id for trial in store.trials(driver.job_id))
+    for driver.trial_id in (arm, first, second):
+        driver.send(started(driver))
+
+    driver.send(finished(first, validation_loss=0.1, stopped=True))
+    during = listed(store, driver.job_id).arm
+    driver.send(finished(arm, validation_loss=0.4), finished(second, validation_loss=0.3))
+
+    assert (during, listed(store, driver.job_id).arm) == ("sample-1", "sample-1")
+
+
+def test_an_arm_that_a_stop_left_out_hides_no_result(store, make_spec, begin):
+    arms = [{"name": "tuned"}, {"name": "dense", "exchange": {"kind": "none"}}]
+    driver = begin(store.add_job(make_spec(arms=arms))[0].id)
+    tuned, dense = (trial.trial_id for trial in store.trials(driver.job_id))
+    for driver.trial_id in (tuned, dense):
+        driver.send(started(driver))
+    driver.send(finished(tuned))
+    store.stop(driver.job_id)
+    driver.send(AttemptFinished(outcome="succeeded"))
+
+    assert listed(store, driver.job_id).arm == "tuned"
+
+
+def test_no_more_trials_are_told_to_train_side_by_side_than_the_attempt_has_at_a_time(store, make_spec, begin):
+    arms = [{"name": "one"}, {"name": "two"}]
+    driver = begin(store.add_job(make_spec(budget={"seconds": 3600}, arms=arms))[0].id)  # one trial at a time
+    for trial in store.trials(driver.job_id):  # both began in an earlier attempt
+        driver.trial_id = trial.trial_id
+        driver.send(started(driver))
+
+    assert listed(store, driver.job_id).seconds_left == 7200
 
 
 @pytest.mark.parametrize("budget", [{"seconds": 3600}, {"steps": 600}])

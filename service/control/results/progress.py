@@ -11,9 +11,9 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from service.control.metrics import points
-from service.control.models import JobRow, TrialRow
+from service.control.models import AttemptRow, JobRow, TrialRow
 from service.control.results import ranking
-from service.job.states import ACTIVE, JobState
+from service.job.states import ACTIVE, TERMINAL, JobState
 from service.wire.jobs import JobProgress
 from trainers.methods.exchange.auto.spec import JobExchange
 
@@ -36,7 +36,11 @@ _TRIALS = (
         TrialRow.metric_directions,
         TrialRow.bill,
         TrialRow.sample,
+        TrialRow.schedule["stopped"].as_boolean().label("stopped"),  # a whole schedule is long
+        AttemptRow.trials.label("at_once"),  # of the job's last attempt
     )
+    .join(JobRow, JobRow.id == TrialRow.job_id)
+    .outerjoin(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == JobRow.attempt))
     .where(TrialRow.job_id.in_(bindparam("job_ids", expanding=True)))
     .order_by(TrialRow.job_id, TrialRow.position)
 )
@@ -48,24 +52,27 @@ def progress(session: Session, jobs: Sequence[JobRow]) -> dict[str, JobProgress]
     """Return the progress of each of `jobs`, by its id."""
     rows = session.execute(_TRIALS, {"job_ids": [job.id for job in jobs]})
     trials = {job_id: list(found) for job_id, found in groupby(rows, key=lambda row: row.job_id)}
-    shown = {job.id: _shown(ranking.metric_of(job.spec), trials[job.id]) for job in jobs}
+    shown = {job.id: _shown(job, trials[job.id]) for job in jobs}
     begun = [trial.id for trial in shown.values() if trial.step]
     curves = points.parts(session, begun, "validation_loss", max_points=MAX_POINTS)
     return {job.id: _progress(job, trials[job.id], shown[job.id], curves) for job in jobs}
 
 
-def _shown(metric: str, trials: Sequence[_Trial]) -> _Trial:
-    """Return a trial of the best arm, or of any arm while none has a result.
+def _shown(job: JobRow, trials: Sequence[_Trial]) -> _Trial:
+    """Return a trial of the best arm, or of any arm until each has ended with some seed: the worst may end first.
 
     Of these it is the one that trains; where none does, the one with the lowest loss, and the first of those without.
     """
-    best = ranking.best_arm(metric, trials)
+    ended = {trial.arm for trial in trials if trial.outcome is not None}
+    is_known = job.job_state in TERMINAL or all(trial.arm in ended for trial in trials)
+    best = ranking.best_arm(ranking.metric_of(job.spec), trials) if is_known else None
     shown = [trial for trial in trials if best is None or best[0] == trial.arm]
     training = [trial for trial in shown if _trains(trial)]
     return training[-1] if training else min(shown, key=_loss)
 
 
 def _trains(trial: _Trial) -> bool:
+    """Return whether the trial has begun and not ended. In a resumed job it may wait for its turn to go on."""
     return trial.backend is not None and trial.outcome is None
 
 
@@ -123,7 +130,8 @@ def _seconds_left(budget: Mapping[str, Any], trials: Sequence[_Trial]) -> float 
     cap = [] if budget["seconds"] is None else [budget["seconds"]]
     whole = min(pace + cap, default=None)  # of one trial
     left = sum(1 - each for trial, each in zip(trials, shares, strict=True) if trial.outcome is None)
-    num_training = sum(map(_trains, trials))
+    num_begun = sum(map(_trains, trials))
+    num_training = min(num_begun, trials[0].at_once or num_begun)  # None: an earlier release began the attempt
     return None if whole is None else whole * left / num_training
 
 

@@ -24,20 +24,22 @@ def metric_of(spec: Mapping[str, Any]) -> str:
 
 
 def job_result(metric: str, trials: Sequence[TrialView]) -> JobResult | None:
-    """Return the best arm's mean over its seeds, or the best sample of a sweep; None if no trial has a finite result.
-
-    A sample that ended early counts only if nothing else has a result.
-    """
-    whole = [trial for trial in trials if trial.sample is None or not trial.stopped]
-    found = best_arm(metric, whole) or best_arm(metric, trials)
+    """Return the best arm's mean over its seeds, or the best sample of a sweep; None if no trial has a result."""
+    found = best_arm(metric, trials)
     return None if found is None else found[1]
 
 
-def best_arm(metric: str, trials: Iterable[Any]) -> tuple[str, JobResult] | None:
+def best_arm(metric: str, trials: Sequence[Any]) -> tuple[str, JobResult] | None:
     """Return the arm, or sample, with the best mean of its trials that ended well, and that mean; None: there is none.
 
-    As in the report, arms that diverged on fewer seeds come first. `trials` are views or rows.
+    A sample that ended early counts only if nothing else has a result. `trials` are views or rows.
     """
+    whole = [trial for trial in trials if trial.sample is None or not trial.stopped]
+    return _best_of(metric, whole) or _best_of(metric, trials)
+
+
+def _best_of(metric: str, trials: Iterable[Any]) -> tuple[str, JobResult] | None:
+    """Return the same of all `trials`. As in the report, arms that diverged on fewer seeds come first."""
     arms: dict[str, list[Any]] = {}
     for trial in trials:
         arms.setdefault(trial.arm, []).append(trial)
