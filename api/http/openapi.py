@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.routing import BaseRoute
 
 from api.http import examples
 from api.http.examples import EXAMPLE_JOB
@@ -32,29 +32,21 @@ _HEADERS = {
 _OF_STATUS = {"401": ("WWW-Authenticate",), "429": ("Retry-After",), "503": ("Retry-After",)}
 
 
-def document(app: FastAPI, operations: Sequence[Operation]) -> dict[str, Any]:
-    """Return the app's OpenAPI 3.1 document with these operations. It is built once."""
-    if app.openapi_schema is None:
-        made = get_openapi(
-            title=app.title,
-            version=app.version,
-            description=app.description,
-            routes=app.routes,
-            separate_input_output_schemas=False,
-        )
-        _, parsed = models_json_schema(
-            [(model, "validation") for model in _parsed(operations)], ref_template="#/components/schemas/{model}"
-        )
-        schemas = made.setdefault("components", {}).setdefault("schemas", {})
-        made["components"]["schemas"] = parsed["$defs"] | schemas
-        made["components"]["schemas"]["JobSpec"]["examples"] = [EXAMPLE_JOB, *examples.JOBS]
-        _show_examples(made)
-        _name_headers(made, {each.id: each for each in operations})
-        _link_jobs(made, {each.id: each.made_job for each in operations if each.made_job is not None})
-        for operation in _operations(made):
-            operation["responses"] = dict(sorted(operation["responses"].items()))
-        app.openapi_schema = made
-    return app.openapi_schema
+def document(about: Mapping[str, Any], routes: Sequence[BaseRoute], operations: Sequence[Operation]) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of `routes`, whose operations these are; `about` are its title and so on."""
+    made = get_openapi(**about, routes=routes, separate_input_output_schemas=False)
+    _, parsed = models_json_schema(
+        [(model, "validation") for model in _parsed(operations)], ref_template="#/components/schemas/{model}"
+    )
+    schemas = made.setdefault("components", {}).setdefault("schemas", {})
+    made["components"]["schemas"] = parsed["$defs"] | schemas
+    made["components"]["schemas"]["JobSpec"]["examples"] = [EXAMPLE_JOB, *examples.JOBS]
+    _show_examples(made)
+    _name_headers(made, {each.id: each for each in operations})
+    _link_jobs(made, {each.id: each.made_job for each in operations if each.made_job is not None})
+    for operation in _operations(made):
+        operation["responses"] = dict(sorted(operation["responses"].items()))
+    return made
 
 
 def _parsed(operations: Sequence[Operation]) -> Iterator[type[BaseModel]]:

@@ -45,8 +45,9 @@ def operations(document: dict[str, Any]) -> Iterator[Operation]:
 
 
 @pytest.fixture
-def api(store: Store) -> TestClient:
-    return TestClient(create_app(store, user_code=True), raise_server_exceptions=False)
+def api(store: Store) -> Iterator[TestClient]:
+    with TestClient(create_app(store, user_code=True), raise_server_exceptions=False) as client:
+        yield client
 
 
 @pytest.fixture

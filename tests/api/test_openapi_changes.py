@@ -27,6 +27,10 @@ def test_the_snapshot_is_the_document_of_the_routes_and_none_of_its_clients_is_b
     assert SNAPSHOT.read_text() == written(present), "run `make docs`"
 
 
+def test_the_document_is_built_once_however_many_applications_there_are(present: dict[str, Any], store: Store) -> None:
+    assert create_app(store).openapi() is present
+
+
 def document() -> dict[str, Any]:
     """A small service: one operation with everything that can change."""
     job = {
