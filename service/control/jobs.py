@@ -81,13 +81,15 @@ def add(
     key_s: float,
     quotas: Quotas,
     priors: Mapping[str, Prior] = MappingProxyType({}),
+    best: Mapping[str, str | None] = MappingProxyType({}),
     source: str | None = None,
     request: str | None = None,
 ) -> tuple[JobRow, bool]:
     """Store a queued job with its trials, or find the one that `by` made with `key`. The flag says whether it is new.
 
     `source` is the job that was cloned, and `request` the digest of the request. `priors` are those that
-    `transfer.priors` found before, as that takes too long for the one writer. A key is forgotten after `key_s` seconds.
+    `transfer.priors` found before, as that takes too long for the one writer; so are the `best` trials that
+    `starting_weights.best_trials` found. A key is forgotten after `key_s` seconds.
     If another replica stores the same key meanwhile, uniqueness fails and the writer runs this again.
     Raises QueueFull if the `quotas` let no more jobs wait.
     """
@@ -101,7 +103,7 @@ def add(
             session.execute(delete_from(IdempotencyRow).filter_by(**scope))
     require_place(session, quotas, by=by)
     code.use(session, spec, project=by.project, now=now)
-    job = _add_row(session, spec, source=source, by=by, now=now)
+    job = _add_row(session, spec, source=source, best=best, by=by, now=now)
     labels = [{"job_id": job.id, "name": name, "value": value} for name, value in spec.labels.items()]
     rows.add(session, _LABELS, *labels)
     rows.add(session, _TEXTS, {"job_id": job.id, "text": _text(job)})
@@ -153,7 +155,9 @@ def _first(job: JobRow, known: str | None, spec: JobSpec | None, *, source: str 
     return job
 
 
-def _add_row(session: Session, spec: JobSpec, *, source: str | None, by: Principal, now: float) -> JobRow:
+def _add_row(
+    session: Session, spec: JobSpec, *, source: str | None, best: Mapping[str, str | None], by: Principal, now: float
+) -> JobRow:
     """Return the job as its row will be. Adding it to the session would make a submission a fifth slower."""
     fields = {
         "id": id_at(now, secrets.randbits(44)), "name": spec.name, "owner": by.name, "project": by.project,
@@ -161,7 +165,7 @@ def _add_row(session: Session, spec: JobSpec, *, source: str | None, by: Princip
         "archived": False, "version": 1, "created_at": now, "started_at": None, "finished_at": None,
         "deadline": _deadline(JobState.QUEUED, now), "priority": spec.priority.value, "queued_at": now,
         "source": source, "sees_all": visible_project(by) is None,
-        "starting_weights": starting_weights.find(session, spec, project=visible_project(by)),
+        "starting_weights": starting_weights.find(session, spec, project=visible_project(by), best=best),
     }  # fmt: skip
     rows.add(session, _JOBS, fields)
     job = JobRow(**fields)

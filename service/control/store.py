@@ -127,12 +127,15 @@ class Store:
 
         quotas = self.quotas.limits()  # here, as the writer waits for no reader
         priors = self._priors(spec, by=by)  # a past job that is deleted before the write has taught all the same
+        best = self._best_trials(spec, by=by)
 
         def add(session: Session) -> tuple[JobView, bool]:
             now = self._db.now()
             kept_s = self.settings.idempotency_s
             how = {"key": idempotency_key, "source": source, "request": request}
-            job, created = jobs.add(session, spec, by=by, now=now, key_s=kept_s, quotas=quotas, priors=priors, **how)
+            job, created = jobs.add(
+                session, spec, by=by, now=now, key_s=kept_s, quotas=quotas, priors=priors, best=best, **how
+            )
             if created:
                 audit.add(session, by, "createJob", job.id, now=now)
             return queries.job_view(job, spec) if created else self._shown(session, job), created
@@ -176,11 +179,16 @@ class Store:
         with self._db.reading() as session:
             return transfer.priors(session, spec, jobs.samples_of(spec), project=visible_project(by))
 
+    def _best_trials(self, spec: JobSpec, *, by: Principal) -> dict[str, str | None]:
+        with self._db.reading() as session:
+            return starting_weights.best_trials(session, spec, self._kept, project=visible_project(by))
+
     def require_named(self, spec: JobSpec, *, by: Principal = LOCAL) -> None:
         """Raise InvalidJob as `add_job` does if the job names code or weights that `by` does not have."""
+        best = self._best_trials(spec, by=by)
         with self._db.reading() as session:
             code.require(session, spec, project=by.project)
-            starting_weights.find(session, spec, project=visible_project(by), is_write=False)
+            starting_weights.find(session, spec, project=visible_project(by), best=best, is_write=False)
 
     def job(self, job_id: str) -> JobView:
         """Return one job; raises NotFound."""

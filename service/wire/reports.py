@@ -120,8 +120,8 @@ class JobReport(View):
     confidence: float = Field(description="of the intervals")
     metric: str = Field(LOSS, description="the objective's: what the best arm is the best by")
     best_arm: str | None = Field(
-        description="the best mean of the metric among the arms that diverged least; null: not all finished, or there "
-        "is only one"
+        description="the best mean of the metric among the arms that diverged least; null: the job is not over and not "
+        "all finished, or there is only one"
     )
     best_is_clear: bool | None = Field(
         None,
@@ -130,8 +130,8 @@ class JobReport(View):
     )
     best_trial: str | None = Field(
         None,
-        description="id of the first in the sweep's ranking, else of the best trial of `best_arm`, which `arm=best` "
-        "names; null: none is known",
+        description="id of the first in the sweep's ranking, so far if the sweep is not over; else of the best trial "
+        "of `best_arm`; `arm=best` names it; null: none has a result, or not all have finished",
     )
     metric_directions: dict[str, Direction]
     prices: Prices | None = Field(None, description="the operator's; null: none is set")

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
+from search.sweep.spec import ParamRange, SweepConfig
+from service.control import sweeps
 from service.control.results import report
 from service.control.results.report import estimate, positive_estimate, t_quantile
 from service.job.spec import JobSpec
@@ -11,6 +13,7 @@ from service.job.states import JobState
 from service.wire.jobs import JobView
 from service.wire.records import Bill
 from service.wire.reports import Prices
+from service.wire.sweeps import SweepReport
 from service.wire.trials import Series, TrialView
 
 JOB = JobSpec.model_validate(
@@ -22,6 +25,7 @@ JOB = JobSpec.model_validate(
         "budget": {"steps": 10},
     }
 )
+PARAMS = {"accumulate": ParamRange(integer=(1, 2))}
 MOMENT = "2026-01-01T00:00:00Z"
 
 
@@ -123,11 +127,13 @@ def made(
     curves: dict[str, list[float | None]],
     metric: str = "loss",
     job: JobSpec = JOB,
+    state: JobState = JobState.RUNNING,
+    sweep: SweepReport | None = None,
 ) -> report.JobReport:
     """The report of `trials` whose objective's metric was measured a second apart."""
     spec = job.model_copy(update={"objective": job.objective.model_copy(update={"metric": metric})})
     view = JobView(
-        id="job-1", name="n", state=JobState.RUNNING, created_at=MOMENT, started_at=MOMENT, finished_at=None,
+        id="job-1", name="n", state=state, created_at=MOMENT, started_at=MOMENT, finished_at=None,
         version=1, verbs=(), labels={}, spec=spec,
     )  # fmt: skip
     facts = [
@@ -139,7 +145,7 @@ def made(
         )
         for each in trials
     ]
-    return report.job_report(view, facts)
+    return report.job_report(view, facts, sweep=sweep)
 
 
 def test_every_arm_is_timed_to_the_worst_end_of_its_seed() -> None:
@@ -295,6 +301,42 @@ def test_a_single_arm_is_not_the_best_of_anything() -> None:
     found = made(*trials, curves={each.trial_id: [] for each in trials}, job=alone)
 
     assert (found.best_arm, found.best_is_clear, found.best_trial) == (None, None, "tuned.0")
+
+
+def test_a_trial_that_a_stop_left_out_does_not_keep_the_others_from_being_the_best() -> None:
+    trials = [
+        trial("tuned", 0, 0.2),
+        trial("tuned", 1, 0.1),
+        trial("dense", 0, 0.5),
+        trial("dense", 1, None, outcome=None),
+    ]
+    curves: dict[str, list[float | None]] = {each.trial_id: [] for each in trials}
+    job = JOB.model_copy(update={"seeds": (0, 1)})
+
+    during, after = (
+        made(*trials, curves=curves, job=job, state=state) for state in (JobState.RUNNING, JobState.SUCCEEDED)
+    )
+
+    assert (during.best_arm, during.best_trial) == (None, None)
+    assert (after.best_arm, after.best_trial) == ("tuned", "tuned.1")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "best"),
+    [
+        ({"tuned.0": "completed", "dense.0": "completed"}, "dense.0"),
+        ({"tuned.0": "completed", "dense.0": "diverged"}, "tuned.0"),
+        ({"tuned.0": "diverged", "dense.0": "diverged"}, None),
+    ],
+)
+def test_the_best_trial_of_a_sweep_has_a_value_and_did_not_diverge(outcomes: dict[str, str], best: str | None) -> None:
+    job = JOB.model_copy(update={"seeds": (0,), "params": PARAMS, "sweep": SweepConfig(samples=1)})
+    trials = [trial(arm, 0, loss, outcome=outcomes[f"{arm}.0"]) for arm, loss in (("tuned", 0.2), ("dense", 0.1))]
+    ranking = sweeps.report(job, JobState.SUCCEEDED, [], trials)
+
+    found = made(*trials, curves={each.trial_id: [] for each in trials}, job=job, sweep=ranking)
+
+    assert found.best_trial == best
 
 
 def test_a_cost_counts_all_workers_in_every_way_that_they_were_used() -> None:

@@ -9,6 +9,7 @@ from service.control import jobs
 from service.control.access.rules import LOCAL, Principal
 from service.control.database import rows
 from service.control.models import JobRow
+from service.control.results import outcomes
 from service.errors import CheckpointGone, IllegalTransition, InvalidJob
 from service.job.states import JobState
 from service.wire.access import Role
@@ -60,6 +61,32 @@ def test_the_best_trial_can_be_named_as_such(store, make_spec, begin):
 
     ((_, place, _),) = _found(store, job.id)
     assert place == f"/attempt-1/{driver.job_id}.two.0/weights.safetensors"
+
+
+def test_the_best_trial_is_found_before_the_one_writer_writes(store, make_spec, export, monkeypatch):
+    source, threads, whole = export(), [], outcomes.report
+    monkeypatch.setattr(outcomes, "report", lambda *given: threads.append(threading.current_thread()) or whole(*given))
+
+    store.add_job(make_spec(**_starting(job=source, arm="best")))
+
+    assert threads == [threading.current_thread()]
+
+
+def test_the_best_trial_so_far_of_a_sweep_is_refused(store, make_spec, begin):
+    spec = make_spec(params={"accumulate": {"integer": [1, 2]}}, sweep={"samples": 1})
+    driver = begin(store.add_job(spec)[0].id)
+    arm, sample = (trial.trial_id for trial in store.trials(driver.job_id))
+    url = f"{store.storage.attempt_url(driver.job_id, driver.number)}/{arm}/weights.safetensors"
+    driver.start()
+    driver.send(finished(arm, weights_url=url, weights_sha256=SHA256, validation_loss=0.3), stream=arm)
+    later = make_spec(**_starting(job=driver.job_id, arm="best"))
+
+    with pytest.raises(InvalidJob, match="`best` is known once the job is over"):
+        store.add_job(later)
+
+    driver.send(finished(sample, validation_loss=0.4), stream=sample)
+    driver.send(AttemptFinished(outcome="succeeded"))
+    begin(store.add_job(later)[0].id)
 
 
 def _found(store, job_id):

@@ -56,7 +56,7 @@ def chosen_trials(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) 
             text for text, value in ((f"arm `{arm}`", arm), (f"seed {seed}", seed)) if value is not None
         )
         arms, seeds = ", ".join({trial.arm: None for trial in trials}), sorted({trial.seed for trial in trials})
-        best = "; `best` is known once all trials have finished" if arm == BEST_TRIAL else ""
+        best = "; `best` is known once all trials have finished, if any has a result" if arm == BEST_TRIAL else ""
         raise NotFound(f"job `{job}` has no trial of {asked}{best}; arms: {arms}; seeds: {seeds}")
     return found
 

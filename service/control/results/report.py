@@ -20,7 +20,7 @@ from service.wire.jobs import JobView
 from service.wire.metrics import sign, value_of
 from service.wire.records import Bill
 from service.wire.reports import ArmReport, BesideBest, Cost, Crossing, Estimate, JobReport, Prices, TrialReport
-from service.wire.sweeps import SweepReport
+from service.wire.sweeps import SampleStatus, SweepReport
 from service.wire.trials import Series, TrialView
 
 CONFIDENCE = 0.95
@@ -100,7 +100,7 @@ def job_report(
         for each in facts
     ]
     arms = [_arm_report(arm.name, [each for each in found if each.arm == arm.name]) for arm in spec.arms]
-    leader = best(arms, metric, direction)
+    leader = best(arms, metric, direction, is_over=job.state in TERMINAL)
     arms = [_beside(arm, leader, found, metric) for arm in arms]
     return JobReport(
         job_id=job.id,
@@ -112,7 +112,9 @@ def job_report(
         metric=metric,
         best_arm=leader if len(arms) > 1 else None,
         best_is_clear=_is_clear(arms, leader) if leader is not None and len(arms) > 1 else None,
-        best_trial=_best_trial(found, leader, metric, direction) if sweep is None else sweep.ranking[0].trial_id,
+        best_trial=_best_trial([trial for trial in found if trial.arm == leader], metric, direction)
+        if sweep is None
+        else _first_ranked(sweep) or _best_trial(found, metric, direction),
         metric_directions=directions,
         prices=prices,
         arms=tuple(arms),
@@ -333,12 +335,13 @@ def _estimates(
     return {name: each for name, each in found.items() if each is not None}
 
 
-def best(arms: Sequence[ArmReport], metric: str, direction: Direction) -> str | None:
+def best(arms: Sequence[ArmReport], metric: str, direction: Direction, *, is_over: bool = False) -> str | None:
     """Return the arm with the best mean of `metric`. Arms that diverged on fewer seeds come first.
 
-    None until every trial has finished, since means over different seeds are not comparable.
+    None until every trial has finished, since means over different seeds are not comparable. Once the job `is_over`,
+    trials that it left out do not finish any more, and do not count.
     """
-    has_finished = all(arm.num_finished == arm.num_trials for arm in arms)
+    has_finished = is_over or all(arm.num_finished == arm.num_trials for arm in arms)
     ranked = [
         (arm.num_diverged, sign(direction) * mean.mean, arm.arm)
         for arm in arms
@@ -347,14 +350,21 @@ def best(arms: Sequence[ArmReport], metric: str, direction: Direction) -> str | 
     return min(ranked)[2] if ranked and has_finished else None
 
 
-def _best_trial(trials: Iterable[TrialReport], leader: str | None, metric: str, direction: Direction) -> str | None:
-    """Return the id of the trial of `leader`, the best arm, with the best value of `metric`; None if there is none."""
+def _best_trial(trials: Iterable[TrialReport], metric: str, direction: Direction) -> str | None:
+    """Return the id of the completed trial with the best value of `metric`; None if there is none."""
     ranked = [
         (sign(direction) * value, trial.trial_id)
         for trial in trials
-        if trial.arm == leader and trial.outcome == "completed" and (value := value_of(trial, metric)) is not None
+        if trial.outcome == "completed" and (value := value_of(trial, metric)) is not None
     ]
     return min(ranked)[1] if ranked else None
+
+
+def _first_ranked(sweep: SweepReport) -> str | None:
+    """Return the id of the first trial in the ranking that has a value there and is not lost; None: there is none."""
+    lost = {SampleStatus.DIVERGED, SampleStatus.FAILED}
+    ranked = (each.trial_id for each in sweep.ranking if each.value is not None and each.status not in lost)
+    return next(ranked, None)
 
 
 def crossing(first: Series, other: Series, metric: str, direction: Direction, *, loss: float | None) -> Crossing | None:
