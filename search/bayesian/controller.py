@@ -38,6 +38,7 @@ from search.budget import spending
 from search.config import Budget, SearchConfig, WideConfig
 from search.curves.calibration import learned_weight
 from search.curves.curve_summary import Ending, Reading
+from search.curves.events import Signs
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
 from search.space import SearchSpace
@@ -151,7 +152,8 @@ class Controller(Strategy):
         self._check_runs(observation.candidate_id)
         course = course_of(self._setup, self._stage, observation, costs=self._costs, search=self._search)
         if observation.candidate_id is None and course == "go_on":
-            signs = signs_of(self._setup, self._stage, observation)
+            # only a model that is being awakened rises by its signs, and they take as long to read as the course
+            signs = signs_of(self._setup, self._stage, observation) if self._stage.course.awakens else Signs()
             rise = raise_of(self._setup, self._stage, observation, signs)
             if rise != self._stage.course.rise:
                 self._record("rise", rise)

@@ -8,7 +8,7 @@ from pydantic import AliasChoices, Field
 
 from search.curves.client_drift import first_steps
 from search.curves.events import Event, Signs
-from search.curves.forecast import LARGEST
+from search.curves.forecast import LARGEST, median
 from search.trace import Trace
 from search.types import Observation, Spent, Value
 
@@ -215,4 +215,4 @@ def block_starts(num_losses: int, size: int) -> NDArray[np.int64]:
 def usable_median(losses: Sequence[float]) -> float | None:
     """Return the median of the losses that are finite and not absurd, or None if there are none."""
     usable = [loss for loss in losses if abs(loss) < LARGEST]
-    return float(np.median(usable)) if usable else None
+    return median(usable) if usable else None

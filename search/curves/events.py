@@ -11,7 +11,7 @@ from pydantic import model_validator
 from search.config import SearchConfig
 from search.curves import faults
 from search.curves.faults import Known
-from search.curves.forecast import is_usable, size_of, standard_error
+from search.curves.forecast import is_usable, median, size_of, standard_error
 from search.trace import Trace
 from search.types import Forecast, Value
 
@@ -129,7 +129,7 @@ def read(
         reference=reference or _step(trace, _beginning),
         gradient_jump=jump(scales),
         gradient_drift=_ratio(_end(scales), _beginning(scales)),
-        loss=None if losses is None else _level(losses[-len(losses) // 5 :]),
+        loss=None if losses is None else median(losses[-len(losses) // 5 :]),
         start=start,
         forecast=forecast,
         has_progressed=None if losses is None else has_progressed(losses, part=part),
@@ -182,7 +182,7 @@ def has_progressed(losses: Array, *, part: float) -> bool | None:
     if window < MIN_WINDOW or 2 * window > len(losses):
         return None
     last, before = losses[-window:], losses[-2 * window : -window]
-    return _level(before) - _level(last) > _error(last, before)
+    return median(before) - median(last) > _error(last, before)
 
 
 def _has_diverged(losses: Array, *, start: float | None, initial: float | None) -> bool:
@@ -193,11 +193,7 @@ def _has_diverged(losses: Array, *, start: float | None, initial: float | None) 
     last, before = losses[-window:], losses[-2 * window : -window]
     margin = DIVERGENCE_ERRORS * _error(last, before)
     share = DIVERGENCE_SHARE * size_of(start if initial is None else initial, losses)
-    return _level(last) > _level(before) + margin and _level(last) > start + max(margin, share)
-
-
-def _level(values: Array) -> float:
-    return float(np.median(values))
+    return median(last) > median(before) + margin and median(last) > start + max(margin, share)
 
 
 def _error(first: Array, second: Array) -> float:
@@ -238,8 +234,8 @@ def _peak(series: Sequence[float]) -> float | None:
 
 
 def _finite_median(series: Sequence[float]) -> float | None:
-    median = float(np.median(series))
-    return median if math.isfinite(median) else None
+    middle = median(series)
+    return middle if math.isfinite(middle) else None
 
 
 def _ratio(value: float | None, reference: float | None) -> float | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from search.curves.forecast import is_usable, noise, size_of, standard_error
+from search.curves.forecast import is_usable, median, noise, size_of, standard_error
 
 Array = NDArray[np.float64]
 
@@ -174,13 +174,13 @@ def _is_ignorant(level: LossLevel, known: Known, errors: float = 0.0) -> bool:
 def has_vanished(scales: Sequence[float], reference: float | None) -> bool:
     """Return whether gradient scales `(n,)` of a commit end near zero, relative to `reference`; None: to their own."""
     first = reference if reference is not None else gradient_start(scales)
-    last = float(np.median(scales[-WINDOW:])) if len(scales) else math.nan
+    last = median(scales[-WINDOW:]) if len(scales) else math.nan
     return first is not None and last <= VANISHED * first
 
 
 def gradient_start(scales: Sequence[float]) -> float | None:
     """Return the gradient's scale at the beginning of a commit, or None if it is 0 or not known."""
-    first = float(np.median(scales[: WINDOW // 2])) if len(scales) else math.nan
+    first = median(scales[: WINDOW // 2]) if len(scales) else math.nan
     return first if 0 < first < math.inf else None
 
 

@@ -144,12 +144,21 @@ def _as_array(values: ArrayLike) -> Array:
     return np.asarray(values, dtype=np.float64)
 
 
+def median(values: ArrayLike) -> float:
+    """Return the median of a series `(n,)`, n > 0; NaN if one value is. numpy's takes 5 times as long for a window."""
+    ordered = np.sort(_as_array(values)).tolist()
+    if math.isnan(ordered[-1]):
+        return math.nan
+    middle = len(ordered) // 2
+    return float(ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
+
+
 def noise(values: Array) -> float:
     """Estimate sigma of a series `(n,)` from its differences, so that a trend does not count; 0 below 3 points."""
     if len(values) < 3:
         return 0.0
-    steps = np.diff(values)
-    return float(MAD_TO_STD * np.median(np.abs(steps - np.median(steps))) / math.sqrt(2))
+    steps = values[1:] - values[:-1]
+    return MAD_TO_STD * median(np.abs(steps - median(steps))) / math.sqrt(2)
 
 
 def standard_error(values: Array) -> float:
@@ -243,7 +252,7 @@ def _running_median(values: Array, window: int) -> Array:
     """
     half = _half(values, window)
     medians = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1), axis=1)
-    return np.pad(medians, half, mode="edge")
+    return np.concatenate([np.full(half, medians[0]), medians, np.full(half, medians[-1])])
 
 
 def _without_spikes(values: Array) -> Array:

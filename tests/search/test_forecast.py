@@ -9,7 +9,13 @@ from forecasts import coverage
 from hypothesis import given, settings, strategies as st
 from loss_curves import SHAPES, Question, followed, recorded, synthetic
 
-from search.curves.forecast import forecast_loss, has_diverged
+from search.curves.forecast import forecast_loss, has_diverged, median
+
+
+@given(st.lists(st.floats(-1e12, 1e12) | st.sampled_from([math.nan, math.inf, -math.inf]), min_size=1))
+def test_the_median_is_numpys_in_every_bit(values):
+    with np.errstate(invalid="ignore"):  # the mean of both infinities
+        np.testing.assert_array_equal(median(values), np.median(values))
 
 
 @pytest.mark.parametrize(("seen", "median", "most"), [(50, 0.2, 36.0), (100, 0.135, 7.0), (240, 0.068, 1.4)])
