@@ -6,7 +6,7 @@ A message therefore survives a restart, and `service.control.webhooks` sends it 
 import html
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain, islice, zip_longest
 from typing import Any, NamedTuple
@@ -26,7 +26,8 @@ OPERATOR_ON = "operator_on"
 MAX_TRIES = 7
 #: The wait after the first try. Each later wait is four times as long, so the last try is 11 hours later.
 BACK_OFF_S = 30.0
-_AT_ONCE = 20
+#: The most messages that are sent in one round.
+AT_ONCE = 20
 _SKEW_S = 60.0  # the clocks of two replicas differ by less
 
 
@@ -36,6 +37,7 @@ class Message(NamedTuple):
     id: str
     url: str
     body: str
+    owner: str
 
 
 def add(job: JobRow, occasion: Occasion, *, reason: str, now: float) -> None:
@@ -74,17 +76,21 @@ def are_due(session: Session, *, now: float) -> bool:
     return session.scalar(select(MessageRow.id).where(_is_due(now)).limit(1)) is not None
 
 
-def claim(session: Session, *, now: float) -> list[Message]:
-    """Return due messages, and schedule each one's next try in case this one is lost."""
+def claim(session: Session, *, now: float, but: Collection[str], most: int) -> list[Message]:
+    """Return `most` due messages of owners that are not in `but`, and schedule each one's next try.
+
+    The next try is in case this one is lost.
+    """
     is_due = _is_due(now)
     waiting = select(MessageRow.id, MessageRow.url, JobRow.owner).join(JobRow, JobRow.id == MessageRow.job_id)
     found = session.execute(waiting.where(is_due).order_by(MessageRow.next_at))
-    chosen = select(MessageRow).where(MessageRow.id.in_(_of_a_round(found)), is_due)
+    owners = {message_id: (url, OPERATORS if url == OPERATORS else owner) for message_id, url, owner in found}
+    chosen = select(MessageRow).where(MessageRow.id.in_(_of_a_round(owners, but=but, most=most)), is_due)
     rows = session.scalars(chosen.order_by(MessageRow.next_at).with_for_update(skip_locked=True)).all()
     for row in rows:
         row.tries += 1
         row.next_at = now + _wait_s(row.tries)
-    return [Message(row.id, row.url, row.body) for row in rows]
+    return [Message(row.id, row.url, row.body, owners[row.id][1]) for row in rows]
 
 
 def _is_due(now: float) -> ColumnElement[bool]:
@@ -103,17 +109,17 @@ def _wait_s(tries: int) -> float:
     return BACK_OFF_S * 4 ** (tries - 1) if tries else 0.0
 
 
-def _of_a_round(due: Iterable[tuple[str, str, str]]) -> list[str]:
-    """Choose the ids to send now from ids with their URLs and owners, the oldest first.
+def _of_a_round(due: Mapping[str, tuple[str, str]], *, but: Collection[str], most: int) -> list[str]:
+    """Choose the ids to send now from ids with their URLs and owners, the oldest first, without owners in `but`.
 
     Owners take turns, and so do the hosts of each: one that does not answer delays no other. Hosts alone would not do,
     as one domain can have any number of them.
     """
     of_owner: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for message_id, url, owner in due:
-        host = "/".join(url.split("/", 3)[:3])
-        of_owner[OPERATORS if url == OPERATORS else owner][host].append(message_id)
-    return list(islice(_in_turn(_in_turn(hosts.values()) for hosts in of_owner.values()), _AT_ONCE))
+    for message_id, (url, owner) in due.items():
+        if owner not in but:
+            of_owner[owner]["/".join(url.split("/", 3)[:3])].append(message_id)
+    return list(islice(_in_turn(_in_turn(hosts.values()) for hosts in of_owner.values()), most))
 
 
 def _in_turn(lists: Iterable[Iterable[str]]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The messages that wait to be sent: claim those that are due, and record what became of them."""
 
+from collections.abc import Collection
 from functools import partial
 
 from service.control import messages
@@ -13,13 +14,13 @@ class Outbox:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def due(self) -> list[Message]:
-        """Return due messages. A message without `note` becomes due again later."""
+    def due(self, *, but: Collection[str] = (), most: int = messages.AT_ONCE) -> list[Message]:
+        """Return `most` due messages of owners that are not in `but`. One without `note` becomes due again later."""
         now = self._db.now()
         with self._db.reading() as session:
             if not messages.are_due(session, now=now):
                 return []
-        return self._db.write(partial(messages.claim, now=now))
+        return self._db.write(partial(messages.claim, now=now, but=but, most=most))
 
     def note(self, message_id: str, *, fault: str, is_final: bool) -> bool:
         """Record the outcome of a message; `fault` "" means delivered. Return whether it is sent again."""

@@ -12,13 +12,13 @@ import hmac
 import logging
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx2
 
-from service.control.messages import OPERATORS, Message
+from service.control.messages import AT_ONCE, OPERATORS, Message
 from service.control.store import Store
 from service.job.problems import Problem
 from service.job.spec import JobSpec
@@ -27,7 +27,7 @@ from trainers.addresses import is_public
 
 #: The timeout of a whole try. It is shorter than the first back-off, so two replicas never send a message at once.
 _TIMEOUT_S = 10.0
-_NUM_LOOKUPS = 64  # at a time: those of a round, and some that hang since earlier ones
+_NUM_LOOKUPS = 64  # at a time: those of a round, and of a few owners some that hang since earlier ones
 _GONE = 410  # "the subscription should be disabled", says standardwebhooks.com
 _PRIVATE_REMEDY = "its operator allows that with WIRETUNE_WEBHOOK_PRIVATE=true"
 
@@ -84,10 +84,16 @@ class Webhooks:
         self._store, self._settings = store, settings
         # A lookup cannot be cancelled. In asyncio's own executor, one that hangs would hold up the end of its round.
         self._resolver = ThreadPoolExecutor(_NUM_LOOKUPS, thread_name_prefix="webhook-lookup")
+        self._lookups: dict[Future[Any], str] = {}  # those in flight, with the owners of their messages
 
     def send_due(self, _now: float) -> None:
-        """Try every due message once, all at the same time."""
-        if due := self._store.outbox.due():
+        """Try due messages once, all at the same time.
+
+        An owner whose lookups hang since an earlier round waits for them. Otherwise they would soon have all threads.
+        No message is taken for which no thread is free: its try would count, and be none.
+        """
+        hanging = tuple(self._lookups.values())
+        if due := self._store.outbox.due(but=set(hanging), most=min(AT_ONCE, _NUM_LOOKUPS - len(hanging))):
             asyncio.run(self._send_all(due))
 
     async def _send_all(self, due: list[Message]) -> None:
@@ -123,12 +129,18 @@ class Webhooks:
             url = httpx2.URL(self._settings.webhook_url.get_secret_value())
             return await self._post_to(url, url.host, message, by_proxy=True)
         url = httpx2.URL(message.url)
-        look_up = partial(socket.getaddrinfo, url.host, url.port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._resolver, look_up)
-        address = str(found[0][4][0])
+        address = await self._look_up(url, owner=message.owner)
         if not self._settings.webhook_private and not is_public(address):
             return _Result(f"{url.host} leads to an address that is not public", is_final=True)
         return await self._post_to(url, address, message, by_proxy=False)  # which would resolve the name again
+
+    async def _look_up(self, url: httpx2.URL, *, owner: str) -> str:
+        """Return the first address of the URL's host."""
+        lookup = self._resolver.submit(socket.getaddrinfo, url.host, url.port, type=socket.SOCK_STREAM)
+        self._lookups[lookup] = owner
+        lookup.add_done_callback(self._lookups.pop)
+        found = await asyncio.wrap_future(lookup)
+        return str(found[0][4][0])
 
     async def _post_to(self, url: httpx2.URL, address: str, message: Message, *, by_proxy: bool) -> _Result:
         """Send the message to the host of `url` at `address`. A redirect is not followed: it could lead anywhere."""

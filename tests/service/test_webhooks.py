@@ -234,22 +234,68 @@ def test_a_delivered_message_is_noted_while_another_waits_for_its_answer(store, 
         slow_target.goes_on.set()
 
 
-def test_a_name_whose_lookup_hangs_holds_up_no_round(store, settings, monkeypatch):
-    goes_on, found = threading.Event(), []
+@pytest.fixture
+def stuck(monkeypatch):
+    """Have lookups of names that begin with `stuck` hang until the event is set. A try waits for 0.05 s."""
+    goes_on, resolve = threading.Event(), socket.getaddrinfo
 
-    def hang(*_, **__):
+    def look_up(host, *args, **options):
+        if not host.startswith("stuck"):
+            return resolve(host, *args, **options)
         goes_on.wait(PATIENCE_S)
-        found.append(True)
         raise socket.gaierror
 
-    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(webhooks_module, "_TIMEOUT_S", 0.05)
-    store.cancel(store.add_job(spec_for("http://stuck.example/"))[0].id)
-
-    Webhooks(store, settings).send_due(0)
-
-    assert not found
+    yield goes_on
     goes_on.set()
+
+
+def test_names_whose_lookups_hang_hold_up_no_round(store, settings, stuck):
+    for number in range(3):
+        store.cancel(store.add_job(spec_for(f"http://stuck-{number}.example/"))[0].id)
+    webhooks = Webhooks(store, settings)
+
+    webhooks.send_due(0)
+
+    assert not stuck.is_set() and len(webhooks._lookups) == 3
+
+
+@pytest.mark.parametrize("num_threads", [64, 4])
+def test_an_owner_whose_lookups_hang_waits_for_them_and_no_other_owner_does(
+    store, settings, target, clock, stuck, monkeypatch, num_threads
+):
+    monkeypatch.setattr(webhooks_module, "_NUM_LOOKUPS", num_threads)
+    webhooks = Webhooks(store, settings)
+    for number in range(3):
+        store.cancel(store.add_job(spec_for(f"http://stuck-{number}.example/"))[0].id)
+    webhooks.send_due(0)
+    monkeypatch.setattr(webhooks_module, "_TIMEOUT_S", PATIENCE_S)
+    clock.now += BACK_OFF_S
+    other = Principal(name="olga", role=Role.SUBMITTER, project="another")
+    store.cancel(store.add_job(spec_for(f"{target.url}&own"))[0].id)
+    store.cancel(store.add_job(spec_for(target.url), by=other)[0].id)
+
+    webhooks.send_due(0)
+    sent = [path for path, _, _ in target.got]
+    stuck.set()
+
+    assert sent == ["/hook?a=b"]
+    assert wait_until(lambda: webhooks.send_due(0) or len(target.got) == 2, timeout_s=PATIENCE_S, every_s=0.01)
+    assert [each["tries"] for each in outcomes(store)] == [1, 1]
+
+
+def test_a_message_for_whose_lookup_no_thread_is_free_is_not_tried(store, settings, target, stuck, monkeypatch):
+    monkeypatch.setattr(webhooks_module, "_NUM_LOOKUPS", 1)
+    webhooks = Webhooks(store, settings)
+    store.cancel(store.add_job(spec_for("http://stuck.example/"))[0].id)
+    webhooks.send_due(0)
+    other = Principal(name="olga", role=Role.SUBMITTER, project="another")
+    store.cancel(store.add_job(spec_for(target.url), by=other)[0].id)
+
+    webhooks.send_due(0)
+
+    assert [message.url for message in store.outbox.due()] == [target.url]
 
 
 def test_a_host_with_more_messages_than_any_round_sees_keeps_no_other_waiting(store, clock):
