@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from service.control.queue.capacity import Node, Shape, Size, total
-from service.control.queue.plan import plan
+from service.control.queue.plan import plan, with_more_trials
 from service.control.queue.queued import Rules, Running, Waiting
 from service.control.queue.quota_limits import quota_conflicts
 from service.job.priority import Priority
@@ -175,6 +175,21 @@ def test_a_job_grows_into_room_that_nobody_waits_for_once_it_has_a_checkpoint():
     assert grows(1, may_pause=False) == ()
     assert grows(1, [job("first")]) == ()
     assert grows(1, [job("large", workers=3)]) == ()  # for which the room is kept
+
+
+def test_a_job_trains_more_trials_at_a_time_once_there_is_room_for_so_many_that_they_save_a_round():
+    def grows(trials, free, *, rest=8, at_once=None):
+        larger = with_more_trials(Shape(2, 1, 1.0, 0.0, 1, rest, at_once=at_once), trials)
+        few = runs("few", workers=2 * trials, larger=larger, grows_at=NOW)
+        return decide([], [few], nodes=[Node(cpus=1)] * (2 * trials + free)).grow == ("few",)
+
+    assert grows(2, free=2) and not grows(2, free=1)
+    assert grows(4, free=8) and not grows(4, free=6)  # 5, 6 and 7 at a time would need two rounds as well
+    assert not grows(8, free=64) and not grows(2, free=64, at_once=2)
+    assert grows(1, free=2, rest=2) and not grows(2, free=64, rest=2)
+
+    (resumed,) = decide([job("few", workers=2, trials=8, attempt=1)], nodes=[Node(cpus=1)] * 6).start
+    assert resumed.trials == 3
 
 
 def test_a_job_does_not_start_in_room_that_is_free_in_pieces():

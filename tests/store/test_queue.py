@@ -119,6 +119,19 @@ def test_a_job_that_grows_goes_on_by_itself_with_as_many_workers_as_its_attempt_
     assert store.attempts.of_job(driver.job_id)[-1].workers == 1
 
 
+@pytest.mark.parametrize(("at_a_time", "more"), [(1, 2), (2, 4), (4, None)])
+def test_a_job_can_have_more_trials_at_a_time_until_all_that_are_left_go_side_by_side(
+    store, make_spec, at_a_time, more
+):
+    job_id = store.add_job(make_spec(arms=[{"name": "a"}], seeds=[0, 1, 2, 3], workers={"count": 1}))[0].id
+    waits = known(store)[job_id]
+    store.attempts.begin(job_id, Start(waits, waits.shape.one * at_a_time, at_a_time), [Node(cpus=9)])
+
+    (job,) = store.work.backlog().running
+
+    assert (job.larger and job.larger.one.workers) == more
+
+
 @pytest.mark.parametrize("when", ["pausing", "queued"])
 def test_a_persons_pause_of_a_preempted_job_ends_by_a_person_alone(store, driver, make_spec, when):
     urgent = store.add_job(make_spec(**URGENT))[0].id

@@ -26,7 +26,8 @@ nobody waits for, it is paused briefly at a checkpoint, and resumes with more wo
 
 **Fewer training runs at a time.** A job of several training runs begins in the free room with fewer of them at a time,
 down to one, and runs them in more rounds. It waits for room for more only if room for all is about to come. The same
-holds within quotas. An attempt keeps its number.
+holds within quotas. When there is room later for so many more that they save a round, it is paused and resumes like a
+job with fewer workers, and as rarely.
 
 **Preemption.** If a job finds no room, and no room is reserved for another, running jobs of strictly lower priority are
 paused: the lowest priority first, then the youngest, and none before it has run for `min_run_s`. Age never preempts. A
@@ -245,7 +246,10 @@ class _Turn:
         return next((num for num in _at_a_time(job.shape, most) if self._may_start(job, one * num, num)), None)
 
     def growing(self) -> Iterator[str]:
-        """Yield the running jobs that can have more workers, from room and quota that no waiting job needs."""
+        """Yield the running jobs that can have more workers, from room and quota that no waiting job needs.
+
+        These are for its training runs, or for more of them at a time.
+        """
         if self._kept is not None or self.pause:
             return
         beside: dict[Size, Sequence[Node]] = {}  # the same for jobs of one size
@@ -383,8 +387,7 @@ def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, pr
         return shape.one, 1, found[0].message
     most = min(shape.at_once or shape.trials, shape.trials, num_placeable(shape, nodes) // shape.one.workers)
     for number in _at_a_time(shape, most):
-        together = shape._replace(lanes=shape.lanes * number, trials=1)
-        if not quota_conflicts(together, quotas, owner=owner, project=project):
+        if not quota_conflicts(_side_by_side(shape, number), quotas, owner=owner, project=project):
             return shape.one * number, number, ""
     return shape.one, 1, ""
 
@@ -398,6 +401,19 @@ def _at_a_time(shape: Shape, most: int) -> Sequence[int]:
     if shape.at_once:
         return numbers
     return sorted({math.ceil(shape.trials / math.ceil(shape.trials / num)) for num in numbers}, reverse=True)
+
+
+def _side_by_side(shape: Shape, number: int) -> Shape:
+    """Return that many of the job's training runs as a single one, with the lanes of all."""
+    return shape._replace(lanes=shape.lanes * number, trials=1)
+
+
+def with_more_trials(shape: Shape, trials: int) -> Shape | None:
+    """Return the job with enough more training runs at a time than `trials` that they save a round; None: none do."""
+    rounds = math.ceil(shape.trials / trials)
+    numbers = _at_a_time(shape, min(shape.at_once or shape.trials, shape.trials))
+    saving = [num for num in numbers if math.ceil(shape.trials / num) < rounds]
+    return _side_by_side(shape, saving[-1])._replace(least=shape.num_workers) if saving else None
 
 
 def fits_beside(job: Waiting, size: Size, running: Sequence[Running], nodes: Sequence[Node], quotas: Quotas) -> bool:

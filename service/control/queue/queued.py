@@ -67,7 +67,7 @@ class Running:
     ends_by: float = math.inf
     may_pause: bool = True
     is_leaving: bool = False  # whether it is pausing, stopping or being cancelled
-    larger: Shape | None = None  # its shape with more workers, if it has fewer than it could have
+    larger: Shape | None = None  # with more workers, or more training runs at a time, if it has fewer than it could
     grows_at: float = 0.0  # when it has trained for the time between two checkpoints
 
 

@@ -14,7 +14,7 @@ from service.control.database.session import Database
 from service.control.models import AttemptRow, EventRow, JobRow, TrialRow
 from service.control.queue import quotas
 from service.control.queue.capacity import NO_SHAPE, Node, Shape, Size
-from service.control.queue.plan import ends_by, fits_beside
+from service.control.queue.plan import ends_by, fits_beside, with_more_trials
 from service.control.queue.queued import QuotaKey, Running, Start, Waiting
 from service.errors import IllegalTransition
 from service.job.parts import Checkpointing
@@ -174,7 +174,7 @@ def _running(row: Any, *, now: float) -> Running:
         job,
         size=size,
         ends_by=min(by_all, by_rest),
-        larger=shape.with_one_more(size, trials),
+        larger=shape.with_one_more(size, trials) or with_more_trials(rest, trials),
         grows_at=attempt.began_at + spacing_s,
     )
 
