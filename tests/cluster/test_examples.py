@@ -40,10 +40,10 @@ FAMILIES = {
     "kinds that compete": "auto",
 }
 #: What lets a short run do what the example does: values that are searched, or need not be, regimes that are compared,
-#: kinds that are probed beside each other.
+#: kinds that are probed beside each other, a model whose steps take milliseconds.
 SHORTER: dict[str, dict[str, Any]] = {
     "topk": {"budget": {"steps": 80, "bytes": MANY_BYTES}},
-    "dropit": {"exchange": {"kind": "threshold", "density": 0.05}},
+    "dropit": {"workload": {"kind": "digits-mlp"}, "exchange": {"kind": "threshold", "density": 0.05}},
     "accordion": {
         "exchange": {
             "kind": "powersgd",
