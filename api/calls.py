@@ -419,15 +419,18 @@ def extend(
     seconds: float | None = None,
     steps: int | None = None,
     bytes: int | None = None,
+    seeds: Sequence[int] | None = None,
+    samples: int | None = None,
     workers: int | None = None,
     version: int | None = None,
 ) -> Call[JobView]:
     """Give a job that succeeded a larger budget. Its `reason` then says where each trial continues.
 
-    For `workers` and `version` see `resume`.
+    `seeds` are further ones, with which each arm trains too, and `samples` how many its sweep has in all. Without a
+    larger budget, finished trials stay as they are. For `workers` and `version` see `resume`.
     """
-    caps = _given(seconds=seconds, steps=steps, bytes=bytes)
-    return _long(_ask(job_id, Verb.EXTEND, version, workers=workers, json=caps))
+    more = _given(seconds=seconds, steps=steps, bytes=bytes, seeds=seeds and list(seeds), samples=samples)
+    return _long(_ask(job_id, Verb.EXTEND, version, workers=workers, json=more))
 
 
 def steer(

@@ -32,12 +32,16 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Budget(Config):
-    """The budget of a training run; with several caps, whichever is reached first ends it."""
+class Caps(Config):
+    """Caps on what a training run spends."""
 
     seconds: PositiveFloat | None = Field(None, ge=0.01, le=1e9, description="elapsed seconds on the training clock")
     steps: Count | None = Field(None, le=10**12, description="optimizer steps, search included")
     bytes: Count | None = Field(None, le=10**18, description="bytes sent by one worker, search included")
+
+
+class Budget(Caps):
+    """The budget of a training run; with several caps, whichever is reached first ends it."""
 
     @property
     def counts_bytes_alone(self) -> bool:

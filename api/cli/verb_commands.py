@@ -153,14 +153,18 @@ def extend(
     num_bytes: Annotated[
         int | None, typer.Option("--bytes", help="the new budget: bytes that one worker sends in all")
     ] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="SEED,...", help="further seeds of each arm, e.g. 2,3")] = None,
+    samples: Annotated[int | None, typer.Option(help="samples of the sweep in all")] = None,
     workers: Workers = None,
     if_version: IfVersion = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a job that succeeded a larger budget, and print where each trial continues."""
-    extend = partial(Client.extend, seconds=seconds, steps=steps, bytes=num_bytes, workers=workers)
+    """Give a job that succeeded a larger budget, further seeds or more samples, and print where trials continue."""
+    further = None if seeds is None else [_seed(each) for each in seeds.split(",")]
+    caps: dict[str, Any] = {"seconds": seconds, "steps": steps, "bytes": num_bytes}
+    extend = partial(Client.extend, **caps, seeds=further, samples=samples, workers=workers)
     ask([job], extend, if_version=if_version, url=url, key=key, as_json=as_json)
 
 
@@ -208,6 +212,12 @@ def steer(
         warn(line)
     for line in _steering_lines(steering):
         say(console(), line)
+
+
+def _seed(text: str) -> int:
+    if not text.strip().isdecimal():
+        fail(f"--seeds takes whole numbers with commas between them, e.g. 2,3, got {text!r}")
+    return int(text)
 
 
 def _steering_lines(steering: SteeringView) -> Iterator[str]:

@@ -13,13 +13,12 @@ from starlette.exceptions import HTTPException
 
 from api.documents import Model, checked, parse_json, parse_yaml, require_no_nul
 from api.http.services import services_of
-from search.config import Budget
 from service.errors import InvalidJob, InvalidRequest
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.prediction.predict import PredictionRequest
 from service.wire.access import NewKey, SignIn
-from service.wire.jobs import Changes, JobEdit
+from service.wire.jobs import Changes, Extension, JobEdit
 from service.wire.queue import QuotaLimits
 from service.wire.records import Batch, Lease
 from service.wire.steering import SteerRequest
@@ -56,7 +55,7 @@ def read(
 
 job_spec = read(JobSpec, media_types=JOB_TYPES)
 job_edit = read(JobEdit, media_types=CHANGES_TYPES)
-budget = read(Budget)
+extension = read(Extension)
 steer_request = read(SteerRequest)
 lease = read(Lease)
 prediction_request = read(PredictionRequest, refuses_as=InvalidRequest)

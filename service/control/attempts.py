@@ -99,10 +99,11 @@ def take_back_stages(session: Session, trial: TrialRow, step: int) -> None:
 
 
 def _begin_extension(session: Session, job: JobRow) -> None:
-    """Reopen the trials that the waiting extension gives more budget. From now on the job has no result."""
+    """Reopen the trials to which the waiting extension gives more, and add its new ones. The job loses its result."""
     before, budget = extensions.budgets(job)
-    for trial in extensions.trials(session, job):
+    for trial in extensions.trials(session, job, reopens=job.reopens):
         reopen(session, trial, before=before, budget=budget)
+    extensions.add_trials(session, job)
     job.before_extension = None
 
 

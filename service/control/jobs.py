@@ -107,7 +107,7 @@ def add(
     labels = [{"job_id": job.id, "name": name, "value": value} for name, value in spec.labels.items()]
     rows.add(session, _LABELS, *labels)
     rows.add(session, _TEXTS, {"job_id": job.id, "text": _text(job)})
-    rows.add(session, _TRIALS, *_trial_rows(job.id, spec, samples_of(spec), priors))
+    rows.add(session, _TRIALS, *trial_rows(job.id, spec, samples_of(spec), priors))
     if key is not None:
         rows.add(session, _KEYS, {**scope, "job_id": job.id, "created_at": now, "request": request})
     return job, True
@@ -173,9 +173,10 @@ def _add_row(
     return job
 
 
-def _trial_rows(
+def trial_rows(
     job_id: str, spec: JobSpec, samples: Mapping[str, Sample], priors: Mapping[str, Prior]
 ) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the job's trials, in its order. `samples` and `priors` are by the names of samples and arms."""
     bill = Bill().model_dump(mode="json")
     for position, trial in enumerate(spec.trials()):
         prior = priors[trial.arm].model_dump(mode="json") if trial.arm in priors else None
@@ -214,7 +215,8 @@ def _made(before: float) -> ColumnElement[bool]:
 
 def _submitted(job: JobRow) -> JobSpec:
     """Return the job as it was first posted; raises UnreadableJob."""
-    spec = stored_spec(job.id, job.spec)  # reads jobs of earlier releases, which have fewer fields
+    # reads jobs of earlier releases, which have fewer fields
+    spec = stored_spec(job.id, {**job.spec, **(job.first_trials or {})})
     if job.first_budget is not None:
         spec = spec.model_copy(update={"budget": Budget.model_validate(job.first_budget)})
     if job.first_workers is not None:

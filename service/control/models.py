@@ -91,6 +91,7 @@ class JobRow(_Explained, Base):
     num_steers: Mapped[int] = mapped_column(default=0)  # given so far, withdrawn ones included
     stopped_by: Mapped[str | None]  # who asked to stop it and keep the result; None: nobody
     first_budget: Mapped[Json | None]  # the submitted budget; None: never extended
+    first_trials: Mapped[Json | None]  # the submitted seeds and sweep; None: never extended
     before_extension: Mapped[Json | None]  # what a waiting extension has replaced; None: none waits
     first_workers: Mapped[int | None]  # the submitted number; None: unchanged
     first_labels: Mapped[Json | None]  # the submitted labels; None: never edited
@@ -137,6 +138,11 @@ class JobRow(_Explained, Base):
     def extends(self) -> bool:
         """True while an extension waits for its next attempt; the job has its result until then."""
         return self.before_extension is not None
+
+    @property
+    def reopens(self) -> bool:
+        """True if the waiting extension gives finished trials more budget. One may only add trials."""
+        return bool((self.before_extension or {}).get("reopens", True))  # the release before added none
 
 
 class LabelRow(Base):

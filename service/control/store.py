@@ -425,18 +425,21 @@ class Store:
     def extend(
         self,
         job_id: str,
-        caps: Budget,
+        caps: Budget | None = None,
         *,
+        seeds: Sequence[int] = (),
+        samples: int | None = None,
         workers: int | None = None,
         versions: Versions = None,
         by: Principal = LOCAL,
     ) -> JobView:
-        """Queue a finished job again with larger caps. Raises CheckpointGone, and InvalidJob for caps not larger.
+        """Queue a finished job again with larger caps, further seeds, or `samples` in all.
 
-        `workers` is as in `retry`.
+        `workers` is as in `retry`. Raises CheckpointGone, and InvalidJob for what is not more than the job has.
         """
-        self._require_checkpoints(job_id, Verb.EXTEND, versions)
-        return self._ask(job_id, Verb.EXTEND, partial(verbs.extend, caps=caps, workers=workers), versions, by)
+        self._require_checkpoints(job_id, Verb.EXTEND, versions, reopens=caps is not None)
+        act = partial(verbs.extend, caps=caps, seeds=seeds, samples=samples, workers=workers)
+        return self._ask(job_id, Verb.EXTEND, act, versions, by)
 
     def steer(self, job_id: str, asked: SteerRequest, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """Steer the job's controllers from their next stage on. Raises InvalidJob for values that they cannot use."""
@@ -500,7 +503,7 @@ class Store:
 
         return jobs.on_job(self._db, job_id, ask)
 
-    def _require_checkpoints(self, job_id: str, verb: Verb, versions: Versions) -> None:
+    def _require_checkpoints(self, job_id: str, verb: Verb, versions: Versions, *, reopens: bool = True) -> None:
         """Raise CheckpointGone if a checkpoint to resume from, or weights of another job to start from, were removed.
 
         Holds no lock meanwhile.
@@ -509,7 +512,7 @@ class Store:
             job = queries.job_row(session, job_id)
             verbs.require_version(job, versions)
             verbs.require_allowed(job, verb)
-            needed = verbs.checkpoints(session, job, verb)
+            needed = verbs.checkpoints(session, job, verb, reopens=reopens)
             weights = starting_weights.kept(job, self.storage)
         if (gone := self.storage.first_gone(job_id, needed)) is not None:
             raise CheckpointGone(

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from search.config import Budget
 from service.control import attempts, code, events, extensions, jobs, queries, steers, sweeps
 from service.control.access.rules import Principal
-from service.control.models import JobRow, TrialRow
+from service.control.models import JobRow, Json, TrialRow
 from service.control.results import progress
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
@@ -171,25 +171,77 @@ def retry(session: Session, job: JobRow, *, workers: int | None, by: Principal, 
     _queue(job, workers=workers, now=now, reason=f"tried again by {by.name}")
 
 
-def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, by: Principal, now: float) -> None:
-    """Queue a finished job again with larger values of the `caps` that it has. Raises InvalidJob for any others.
+def extend(
+    session: Session,
+    job: JobRow,
+    *,
+    caps: Budget | None,
+    seeds: Sequence[int],
+    samples: int | None,
+    workers: int | None,
+    by: Principal,
+    now: float,
+) -> None:
+    """Queue a finished job again with larger values of the `caps` that it has, further `seeds`, or `samples` in all.
 
     `workers` is as in `retry`.
-    Every trial that ended well resumes from the point where its schedule began to depend on the budget's end, else from
-    its end. A trial at the job's target stays finished. All this happens when the next attempt begins: until then the
-    job has its result.
-    Raises InvalidJob, too, if no trial would train, or if a sweep would compare samples after different steps.
+    Under larger caps, every trial that ended well resumes from the point where its schedule began to depend on the
+    budget's end, else from its end. A trial at the job's target stays finished. Without caps, all finished trials do.
+    All this happens when the next attempt begins: until then the job has its result.
+    Raises InvalidJob for what is not more than the job has, if no trial would train, or if a sweep would compare
+    samples after different steps.
     """
     require_allowed(job, Verb.EXTEND)
     spec = stored_spec(job.id, job.spec)
-    larger = _larger(spec, caps, was_stopped=job.stops)
-    trials = extensions.trials(session, job)
-    _require_training(spec, trials, larger)
+    trials = extensions.trials(session, job, reopens=caps is not None)
+    was_stopped = job.stops or any((trial.schedule or {}).get("stopped") for trial in trials)
+    larger = spec.budget if caps is None else _larger(spec, caps, was_stopped=was_stopped)
+    more = _more_trials(job, spec, seeds, samples)
+    if not more:
+        _require_training(spec, trials, larger)
     _require_same_rungs(session, job, spec, larger)
+    if samples is not None:
+        _require_first_budget(job, spec, larger)
     code.use(session, spec, project=job.project, now=now)
-    extensions.ask(job, larger)
-    begins = "; ".join(map(_begin, trials))
+    extensions.ask(job, {"budget": larger.model_dump(mode="json"), **more}, reopens=caps is not None)
+    begins = "; ".join([*map(_begin, trials), *_added(spec, seeds, samples)])
     _queue(job, workers=workers, now=now, reason=f"extended by {by.name}: {begins}")
+
+
+def _more_trials(job: JobRow, spec: JobSpec, seeds: Sequence[int], samples: int | None) -> Json:
+    """Return the changed fields of the job with further `seeds`, and `samples` in all. Raises InvalidJob."""
+    problems = [
+        Problem(pointer=f"/seeds/{index}", message=f"the job already has the seed {seed}, or gets it twice", value=seed)
+        for index, seed in enumerate(seeds)
+        if seed in (*spec.seeds, *seeds[:index])
+    ]
+    if samples is not None and samples <= spec.num_samples:
+        message = f"`samples` must be more than {spec.num_samples}, what the job has"
+        problems.append(Problem(pointer="/samples", message=message, value=samples))
+    elif samples is not None and not spec.params:
+        message = "the job has no `params` to draw samples of: clone it with some"
+        problems.append(Problem(pointer="/samples", message=message, value=samples))
+    if problems:
+        raise InvalidJob(problems)
+    more: Json = {"seeds": [*spec.seeds, *seeds]} if seeds else {}
+    if samples is not None:
+        more["sweep"] = spec.sweep_config.model_dump(mode="json") | {"samples": samples}
+    try:
+        JobSpec.stored({**job.spec, **more})
+    except ValidationError as error:  # too many in all
+        raise InvalidJob(problems_of(error, {**job.spec, **more}, JobSpec)) from error
+    return more
+
+
+def _require_first_budget(job: JobRow, spec: JobSpec, budget: Budget) -> None:
+    """Raise InvalidJob if new samples would reach their rungs after other steps than the first ones."""
+    first = Budget.model_validate(job.first_budget or job.spec["budget"], extra="ignore")
+    if spec.sweep_config.rungs() and first != budget:
+        message = (
+            f"the first samples were compared at shares of {_caps(first.model_dump(exclude_none=True))}, and new ones "
+            "would be at those of a larger budget: clone the job with more samples"
+        )
+        raise InvalidJob([Problem(pointer="/samples", message=message)])
 
 
 def _require_training(spec: JobSpec, trials: Sequence[TrialRow], larger: Budget) -> None:
@@ -229,11 +281,11 @@ def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, 
     steers.steer(session, job, asked=asked, by=by, now=now)
 
 
-def checkpoints(session: Session, job: JobRow, verb: Verb) -> list[str]:
-    """Return the checkpoints from which the job would resume after `verb`, a retry or an extension."""
+def checkpoints(session: Session, job: JobRow, verb: Verb, *, reopens: bool) -> list[str]:
+    """Return the checkpoints from which the job would resume after a retry, or an extension that `reopens` or not."""
     trials = queries.trials(session, job.id)
     if verb is Verb.EXTEND:
-        ended = extensions.trials(session, job)
+        ended = extensions.trials(session, job, reopens=reopens)
     else:
         ended = [*_stopped(session, job), *(each for each in trials if each.outcome == "failed")]
     going_on = {trial.id for trial in (*ended, *(each for each in trials if each.outcome is None))}
@@ -314,7 +366,7 @@ def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
             message = f"`{unit}` must be at least {before[unit]:g}, what the job had"
             problems.append(Problem(pointer=f"/{unit}", message=message, value=cap))
     if spec.lanes.after == "insurance":
-        message = "a job with `lanes.after: insurance` cannot be extended: both its lines have ended; clone it instead"
+        message = "a job with `lanes.after: insurance` gets no larger budget: both lines have ended; clone it instead"
         problems.append(Problem(pointer="", message=message))
     elif not problems and not was_stopped and given.items() <= before.items():
         message = f"nothing is larger: the job has {_caps(before)}: give more"
@@ -335,6 +387,13 @@ def _begin(trial: TrialRow) -> str:
     if trial.steady is None:
         return f"{name} goes on from its end, step {trial.step}"
     return f"{name} goes on from step {trial.steady['step']}, before its rate followed the budget's end"
+
+
+def _added(spec: JobSpec, seeds: Sequence[int], samples: int | None) -> Iterator[str]:
+    if seeds:
+        yield f"new seeds: {', '.join(map(str, seeds))}"
+    if samples is not None:
+        yield f"new samples: {samples - spec.num_samples}"
 
 
 def _listed(words: Iterator[str]) -> str:

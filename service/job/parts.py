@@ -347,6 +347,9 @@ class TrialSpec(Config):
         return self.model_copy(update={"workers": self.workers.model_copy(update={"count": num_workers})})
 
 
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, max_length=100)]
+
+
 class JobParts(Config):
     """Everything that a job says, before its parts are checked against each other."""
 
@@ -362,7 +365,7 @@ class JobParts(Config):
     blocks: BlocksConfig = Field(AllBlocksConfig(), description="which blocks of the model a step trains")
     controller: ControllerConfig = BoConfig()
     arms: tuple[Arm, ...] = Field((Arm(name="tuned"),), min_length=1, max_length=32)
-    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field((0,), min_length=1, max_length=100)
+    seeds: Seeds = (0,)
     budget: Budget
     limits: Limits = Limits()
     objective: Objective = Objective()

@@ -1,14 +1,16 @@
-"""Views of jobs, alone and in lists, and requests about a job: an edit, a dry run, a clone."""
+"""Views of jobs, alone and in lists, and requests about a job: an edit, an extension, a dry run, a clone."""
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from search.config import Budget, Caps
+from search.sweep.spec import MAX_SAMPLES
 from service.errors import UnreadableJob
 from service.job.changes import Change
-from service.job.parts import MAX_LABELS, Name, Notes, Slug
+from service.job.parts import MAX_LABELS, Name, Notes, Seeds, Slug
 from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import ALLOWED_IN, RULES, TERMINAL, JobState, Verb
@@ -203,6 +205,25 @@ class JobEdit(Asked):
     notes: Notes | None = Field(None, description="null: none")
     archived: bool | None = Field(None, description="only of a job that is over; null: false")
     priority: Priority | None = Field(None, description="only of a job that is not over; null: normal")
+
+
+class Extension(Caps):
+    """More for a job that succeeded: a larger budget for its trials, further seeds, or more samples."""
+
+    seeds: Seeds | None = Field(None, description="further ones: each arm trains with each of them, too")
+    samples: int | None = Field(None, ge=1, le=MAX_SAMPLES, description="of the sweep in all, old and new")
+
+    @model_validator(mode="after")
+    def _gives_something(self) -> Self:
+        if not self.model_dump(exclude_none=True):
+            raise ValueError("give at least one of `seconds`, `steps`, `bytes`, `seeds` and `samples`")
+        return self
+
+    @property
+    def budget(self) -> Budget | None:
+        """The caps as a budget; None: there are none, and finished trials stay as they are."""
+        caps = self.model_dump(exclude_none=True, include=set(Caps.model_fields))
+        return Budget(**caps) if caps else None
 
 
 class Validated(View):

@@ -20,6 +20,7 @@ from service.job.states import ALLOWED_IN, JobState, Verb
 from service.wire.access import NewKey, Role
 from service.wire.records import TrialStarted
 from tests.api.conftest import Reporting
+from tests.support.reported import finished
 
 run_cli = CliRunner()
 
@@ -112,6 +113,62 @@ def test_a_budget_that_is_no_larger_is_refused_with_its_pointer(client: Client, 
         with pytest.raises(ApiError) as refusal:
             client.extend(reporting.job_id, **caps)  # type: ignore[arg-type]
         assert refusal.value.status == 422 and pointer in str(refusal.value)
+
+
+@pytest.mark.usefixtures("at")
+def test_a_job_is_extended_by_seeds_alone_from_the_client_and_from_a_terminal(
+    client: Client, reporting: Reporting
+) -> None:
+    reporting.run_to_the_end()
+    job_id = reporting.job_id
+
+    extended = client.extend(job_id, seeds=[3, 5])
+    assert (extended.spec.seeds, extended.reason) == ((0, 3, 5), "extended by test: new seeds: 3, 5")
+    client.cancel(job_id)
+    told = run_cli.invoke(main.app, ["extend", job_id, "--seeds", "3,5", "--json"])
+
+    assert (told.exit_code, json.loads(told.stdout)["spec"]["seeds"]) == (0, [0, 3, 5])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--seeds", "2,x"], "--seeds takes whole numbers with commas between them, e.g. 2,3, got 'x'"),
+        (["--seeds", "1,0"], "/seeds/1: the job already has the seed 0"),
+        (["--samples", "4"], "/samples: the job has no `params`"),
+    ],
+)
+@pytest.mark.usefixtures("at")
+def test_seeds_and_samples_that_a_job_cannot_get_are_refused_on_the_terminal_by_name(
+    reporting: Reporting, options: list[str], said: str
+) -> None:
+    reporting.run_to_the_end()
+
+    result = run_cli.invoke(main.app, ["extend", reporting.job_id, *options])
+
+    assert result.exit_code == 2 and said in " ".join(result.stderr.split())
+
+
+def test_new_samples_that_the_job_would_not_allow_are_refused_as_at_a_submission(
+    client: Client, store: Store, job: JobSpec
+) -> None:
+    parts = {
+        "sync": {"kind": "streaming_diloco", "period": 8, "fragments": 4},
+        "exchange": {"kind": "none"},
+        "arms": [{"name": "a"}],
+        "params": {"sync.period": {"integer": [8, 32]}},
+        "sweep": {"samples": 1, "seed": 4},
+    }
+    swept = Reporting(store, JobSpec.model_validate(job.model_dump(mode="json") | parts))
+    for trial in client.trials(swept.job_id):
+        swept.post(finished(trial.trial_id))
+    swept.finish()
+
+    with pytest.raises(ApiError, match=r"`sample-1` would have `sync\.period` 18") as refusal:
+        client.extend(swept.job_id, samples=2)
+
+    assert refusal.value.status == 422
+    assert client.job(swept.job_id).view.state is JobState.SUCCEEDED
 
 
 def test_a_clone_is_the_job_with_the_changes_that_its_answer_shows(client: Client, job: JobSpec) -> None:

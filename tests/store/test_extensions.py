@@ -1,14 +1,17 @@
 """Extensions: nothing is lost before one begins, and what waits can be taken back."""
 
 import pytest
+from sqlalchemy import select
 
 from search.config import Budget
+from search.past_jobs.prior import PastSearch, Prior
 from search.types import Allowance
 from service.control import attempts, jobs
 from service.control.access.rules import Principal
 from service.control.models import JobRow, TrialRow
+from service.control.queue.capacity import Shape
 from service.control.store import Store
-from service.errors import IllegalTransition, InvalidJob
+from service.errors import CheckpointGone, IllegalTransition, InvalidJob
 from service.job.states import JobState, Verb
 from service.wire.access import Role
 from service.wire.events import EventKind
@@ -131,7 +134,8 @@ def test_a_job_whose_extension_is_taken_back_is_archived_and_stopped_by_whom_it_
 
 def test_an_extension_that_the_release_before_has_noted_is_taken_back(store, stopped):
     def forget(_, job):
-        job.before_extension = {k: v for k, v in job.before_extension.items() if k not in ("archived", "reason")}
+        later = ("archived", "reason", "seeds", "sweep", "reopens")
+        job.before_extension = {name: had for name, had in job.before_extension.items() if name not in later}
 
     store.extend(stopped.id, LARGER)
     jobs.on_job(store._db, stopped.id, forget)
@@ -353,3 +357,181 @@ def test_a_trial_is_no_more_completed_once_its_extension_has_begun_and_failed(st
 
     assert store.job(done.job_id).state is JobState.FAILED
     assert store.trials(done.job_id)[0].outcome is None
+
+
+ARMS = {"arms": [{"name": "tuned"}, {"name": "dense", "exchange": {"kind": "none"}}]}
+
+
+@pytest.fixture
+def two_arms(store, make_spec, begin):
+    """The driver of a job that has succeeded with two arms, a seed and three samples."""
+    driver = begin(store.add_job(make_spec(**ARMS, **SWEEP, sweep={"samples": 3}), idempotency_key="k")[0].id)
+    driver.start()
+    train(driver, steps=100, steady=60)
+    for each in store.trials(driver.job_id):
+        driver.send(finished(each.trial_id), stream=each.trial_id)
+    driver.send(AttemptFinished(outcome="succeeded"))
+    return driver
+
+
+def rows_of(store, job_id):
+    """Return all of the job's trials as stored, by id, but for their places."""
+    columns = [each for each in TrialRow.__table__.columns if each.name != "position"]
+    with store._db.reading() as session:
+        return {row.id: row for row in session.execute(select(*columns).where(TrialRow.job_id == job_id))}
+
+
+def planned(store, job_id):
+    """Return what the job's next attempt would train, in order: each trial with its sample and its run."""
+    with store._db.reading() as session:
+        points = attempts.resume_points(session, session.get_one(JobRow, job_id))
+    spec = store.job(job_id).spec
+    drawn = {each.arm: each.sample.values for each in store.trials(job_id) if each.sample and each.sample.values}
+    return [
+        (point.trial_id.partition(".")[2], point.sample, run)
+        for point, run in zip(points, spec.trials(drawn), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("more", [{"seeds": [5, 2]}, {"samples": 6}, {"seeds": [5, 2], "samples": 6}])
+def test_a_job_with_further_seeds_and_samples_has_the_trials_of_one_that_began_with_them(
+    store, two_arms, make_spec, begin, more
+):
+    seeds, samples = [0, *more.get("seeds", ())], more.get("samples", 3)
+    whole = store.add_job(make_spec(**ARMS, **SWEEP, seeds=seeds, sweep={"samples": samples}))[0].id
+
+    store.extend(two_arms.job_id, **more)
+    assert len(store.trials(two_arms.job_id)) == 5  # until it begins
+    begin(two_arms.job_id)
+
+    assert planned(store, two_arms.job_id) == planned(store, whole)
+
+
+def test_trials_that_have_finished_stay_as_they_are_beside_further_seeds_and_samples(store, two_arms, begin):
+    before, stages = rows_of(store, two_arms.job_id), store.stages(two_arms.job_id)
+
+    store.extend(two_arms.job_id, seeds=[1], samples=4)
+    again = begin(two_arms.job_id)
+    after = rows_of(store, two_arms.job_id)
+
+    assert {name: after[name] for name in before} == before and store.stages(two_arms.job_id) == stages
+    unfinished = {p.trial_id for p in store.attempts.brief(two_arms.job_id, 2).trials if not p.finished}
+    assert unfinished == after.keys() - before.keys() and len(unfinished) == 3
+    again.send(*(finished(trial_id) for trial_id in unfinished))
+    again.send(AttemptFinished(outcome="succeeded"))
+    assert store.job(two_arms.job_id).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("caps", [None, LARGER])
+def test_further_seeds_that_are_cancelled_before_they_begin_leave_the_job_as_it_was(store, two_arms, make_spec, caps):
+    before, rows = store.job(two_arms.job_id), rows_of(store, two_arms.job_id)
+    extended = store.extend(two_arms.job_id, caps, seeds=[1, 2])
+    assert (extended.spec.seeds, store.job(two_arms.job_id).spec.num_trials) == ((0, 1, 2), 9)
+    assert store.report(two_arms.job_id).trials and store.steering(two_arms.job_id)
+
+    after = store.cancel(two_arms.job_id)
+
+    assert after.model_dump(exclude={"version"}) == before.model_dump(exclude={"version"})
+    assert rows_of(store, two_arms.job_id) == rows
+
+
+def test_a_job_with_further_seeds_and_samples_is_still_the_first_of_its_key(store, two_arms, make_spec, begin):
+    store.extend(two_arms.job_id, seeds=[1], samples=4)
+    begin(two_arms.job_id)
+    posted = make_spec(**ARMS, **SWEEP, sweep={"samples": 3})
+
+    again, is_new = store.add_job(posted, idempotency_key="k")
+
+    assert (again.id, is_new, again.spec.num_trials) == (two_arms.job_id, False, 8)
+
+
+def test_a_larger_budget_with_further_seeds_continues_the_old_trials_and_begins_the_new(store, done, begin):
+    asked = store.extend(done.job_id, LARGER, seeds=[1])
+    assert asked.reason.endswith(
+        "`tuned.0` goes on from step 60, before its rate followed the budget's end; new seeds: 1"
+    )
+    begin(done.job_id)
+
+    brief = store.attempts.brief(done.job_id, 2)
+    assert [(point.finished, point.resume) for point in brief.trials] == [(False, {"at": 60}), (False, None)]
+    assert (brief.spec.budget, brief.spec.seeds) == (LARGER, (0, 1))
+
+
+def test_a_budget_is_extended_alone_after_further_seeds(store, done, begin):
+    store.extend(done.job_id, seeds=[1])
+    second = begin(done.job_id)
+    new = store.trials(done.job_id)[1].trial_id
+    second.send(finished(new), stream=new)
+    second.send(AttemptFinished(outcome="succeeded"))
+
+    store.extend(done.job_id, LARGER)
+    begin(done.job_id)
+
+    assert [point.finished for point in store.attempts.brief(done.job_id, 3).trials] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("more", "pointers", "said"),
+    [
+        ({"seeds": [0]}, ["/seeds/0"], "the job already has the seed 0"),
+        ({"seeds": [1, 2, 1]}, ["/seeds/2"], "the seed 1, or gets it twice"),
+        ({"seeds": range(1, 101)}, ["/seeds"], "at most 100"),
+        ({"samples": 3}, ["/samples"], "`samples` must be more than 3, what the job has"),
+        ({"samples": 4, "caps": LARGER}, ["/samples"], "compared at shares of 100 steps"),
+    ],
+)
+def test_seeds_and_samples_that_add_nothing_or_compare_nothing_are_refused_by_name(
+    store, two_arms, more, pointers, said
+):
+    before = store.job(two_arms.job_id)
+
+    with pytest.raises(InvalidJob, match=said) as refused:
+        store.extend(two_arms.job_id, **more)
+
+    assert [each.pointer for each in refused.value.problems] == pointers
+    assert store.job(two_arms.job_id) == before
+
+
+def test_a_job_without_a_sweep_gets_no_samples(store, done):
+    with pytest.raises(InvalidJob, match="the job has no `params`"):
+        store.extend(done.job_id, samples=4)
+
+
+def test_further_seeds_need_no_checkpoint_of_the_trials_that_have_finished(store, driver):
+    driver.decide(0, first_step=0)
+    resume = {"checkpoint": f"{store.settings.resolved_storage_url}/{driver.job_id}/gone"}
+    driver.close(0, step=100, num_steps=100, bill=_bill(100), resume=resume)
+    end(driver, steps=100)
+
+    with pytest.raises(CheckpointGone):
+        store.extend(driver.job_id, LARGER)
+    assert store.extend(driver.job_id, seeds=[1]).state is JobState.QUEUED
+
+
+def test_a_new_seed_learns_from_the_past_searches_of_its_arm(store, done, begin):
+    prior = Prior(searches=(PastSearch(job="job-1", probes=()),))
+    changed = TrialRow.__table__.update().where(TrialRow.id == done.trial_id)
+    store._db.write(lambda session: session.execute(changed.values(prior=prior.model_dump(mode="json"))))
+
+    store.extend(done.job_id, seeds=[1])
+    begin(done.job_id)
+
+    assert [point.prior for point in store.attempts.brief(done.job_id, 2).trials] == [prior, prior]
+
+
+def test_a_job_that_only_gets_seeds_asks_for_the_room_of_their_trials(store, two_arms):
+    store.extend(two_arms.job_id, seeds=[1, 2])
+
+    [waiting] = store.work.backlog().waiting
+
+    assert waiting.shape == Shape.of(store.job(two_arms.job_id).spec)._replace(trials=4)
+
+
+def test_a_stopped_job_that_got_further_seeds_may_still_get_the_budget_that_it_had(store, stopped, begin):
+    store.extend(stopped.id, seeds=[1])
+    again = begin(stopped.id)
+    new = store.trials(stopped.id)[1].trial_id
+    again.send(finished(new), stream=new)
+    again.send(AttemptFinished(outcome="succeeded"))
+
+    assert store.extend(stopped.id, Budget(steps=100)).reason.count("goes on") == 2

@@ -17,7 +17,6 @@ from api.http.etags import SeenVersions
 from api.http.operations import Answers, Body, Operation, OperationRouter
 from api.http.routes.jobs import CREATING, IdempotencyKey
 from api.http.services import StoreOf
-from search.config import Budget
 from service.control.access.rules import Action
 from service.control.results import ranking
 from service.control.store import Store
@@ -35,7 +34,7 @@ from service.job.changes import differences, of_trial, patched
 from service.job.parts import BEST_TRIAL
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.wire.jobs import Changes, Cloned, JobView
+from service.wire.jobs import Changes, Cloned, Extension, JobView
 from service.wire.steering import SteeringView, SteerRequest
 
 router = OperationRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
@@ -149,21 +148,24 @@ def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions
         id="extendJob",
         action=Action.CHANGE,
         errors=(*_GOING_ON, Busy),
-        body=Body(model=Budget, example={"seconds": 80}),
+        body=Body(model=Extension, example={"seconds": 80}),
     ),
     status_code=202,
 )
 def extend_job(
     job: str,
-    caps: Annotated[Budget, Depends(bodies.budget)],
+    asked: Annotated[Extension, Depends(bodies.extension)],
     store: StoreOf,
     workers: Workers,
     versions: SeenVersions,
     caller: Caller,
     _: Slot,
 ) -> JobView:
-    """Give a job that succeeded a larger budget. `reason` says where each trial continues."""
-    return store.extend(job, caps, workers=workers, versions=versions, by=caller)
+    """Give a job that succeeded a larger budget, further seeds or more samples. `reason` says where trials continue."""
+    if asked.samples is not None and (spec := store.job(job).readable).params:  # as at a submission, outside the write
+        checked(JobSpec, patched(spec.model_dump(mode="json"), {"sweep": {"samples": asked.samples}}))
+    more: dict[str, Any] = {"seeds": asked.seeds or (), "samples": asked.samples}
+    return store.extend(job, asked.budget, **more, workers=workers, versions=versions, by=caller)
 
 
 _STEER = {"pin": {"density": 0.02}, "veto": {"learning_rate": {"above": 0.1}}}

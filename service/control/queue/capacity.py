@@ -105,9 +105,9 @@ class Shape(NamedTuple):
             accelerator=workers.accelerator or "",
         )
 
-    def without_finished(self, unfinished: int | None) -> "Shape":
-        """Return the job with only its unfinished trials, at least one; None: all of its trials are."""
-        return self if unfinished is None else self._replace(trials=max(1, min(self.trials, unfinished)))
+    def without_finished(self, finished: int) -> "Shape":
+        """Return the job without that many finished trials, but with one at least."""
+        return self._replace(trials=max(1, self.trials - finished))
 
     @property
     def smaller(self) -> Iterator["Shape"]:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy import Row, case, func, select
 from sqlalchemy.orm import Session
 
-from service.control import events, extensions
+from service.control import events, extensions, queries
 from service.control.database.session import Database
 from service.control.models import AttemptRow, EventRow, JobRow, TrialRow
 from service.control.queue import quotas
@@ -28,13 +28,14 @@ _COLUMNS = (
     JobRow.id, JobRow.name, JobRow.owner, JobRow.project, JobRow.priority, JobRow.spec, JobRow.queued_at,
     JobRow.not_before, JobRow.deadline, JobRow.attempt, JobRow.reason, JobRow.preempted_by, JobRow.before_extension,
 )  # fmt: skip
-#: How many of a job's trials have not finished; null: none has begun.
-_UNFINISHED = case(
+#: How many of a job's trials have finished.
+_FINISHED = case(
     (
         JobRow.attempt > 0,
-        select(func.count()).where(TrialRow.job_id == JobRow.id, TrialRow.outcome.is_(None)).scalar_subquery(),
-    )
-).label("unfinished")
+        select(func.count()).where(TrialRow.job_id == JobRow.id, TrialRow.outcome.is_not(None)).scalar_subquery(),
+    ),
+    else_=0,
+).label("finished")
 _CHANGES = (EventKind.JOB.value, EventKind.JOB_DELETED.value)
 _MAX_CHANGES = 500  # with more events, all jobs are read again
 _LOCK = 8472  # any number that every release agrees on, other than those of events and migrations
@@ -76,7 +77,7 @@ class WaitingList:
         if self._cursor >= 0 and oldest <= self._cursor + 1:
             behind = select(EventRow.job_id).where(EventRow.id > self._cursor, EventRow.kind.in_(_CHANGES))
             changed = session.scalars(behind.order_by(EventRow.id).limit(_MAX_CHANGES + 1)).all()
-        is_waiting = select(*_COLUMNS, _UNFINISHED).where(JobRow.state == JobState.QUEUED.value)
+        is_waiting = select(*_COLUMNS, _FINISHED).where(JobRow.state == JobState.QUEUED.value)
         if changed is None or len(changed) > _MAX_CHANGES:
             self._known = _by_id(session, session.execute(is_waiting))
             self._waiting = tuple(self._known.values())
@@ -90,20 +91,19 @@ class WaitingList:
 
 
 def _by_id(session: Session, rows: Iterable[Row[Any]]) -> dict[str, Waiting]:
-    return {row.id: _waiting(row, _unfinished(session, row)) for row in rows}
+    return {row.id: _waiting(row, _finished(session, row)) for row in rows}
 
 
-def _unfinished(session: Session, row: Row[Any]) -> int | None:
-    """Return how many of the waiting job's trials will train; None if none has begun."""
-    unfinished: int | None = row.unfinished
-    if unfinished is None or row.before_extension is None:
-        return unfinished
-    return unfinished + len(extensions.trials(session, session.get_one(JobRow, row.id)))
+def _finished(session: Session, row: Row[Any]) -> int:
+    """Return how many of the waiting job's trials train no more."""
+    if row.before_extension is None:
+        return int(row.finished)
+    return len(extensions.finished(session, session.get_one(JobRow, row.id), queries.trials(session, row.id)))
 
 
-def _waiting(row: Row[Any], unfinished: int | None) -> Waiting:
+def _waiting(row: Row[Any], finished: int) -> Waiting:
     try:
-        shape, unreadable = Shape.of_json(row.spec).without_finished(unfinished), ""
+        shape, unreadable = Shape.of_json(row.spec).without_finished(finished), ""
     except ValidationError:  # of another release
         shape, unreadable = NO_SHAPE, unread_fields(row.spec)
     return Waiting(
@@ -137,7 +137,7 @@ def running(session: Session, *, now: float) -> tuple[Running, ...]:
     """Return every job with an attempt, as the queue sees it."""
     of_job = JobRow.id, JobRow.owner, JobRow.project, JobRow.priority, JobRow.state, JobRow.spec
     query = (
-        select(*of_job, AttemptRow, _UNFINISHED)
+        select(*of_job, AttemptRow, _FINISHED)
         .join(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == JobRow.attempt))
         .where(JobRow.state.in_([state.value for state in ACTIVE]))
         .order_by(JobRow.id)
@@ -167,7 +167,7 @@ def _running(row: Any, *, now: float) -> Running:
     trials, seconds = attempt.trials or 1, row.spec["budget"].get("seconds")
     size = shape.one if (given := _given(attempt)) is None else shape.sized(given)
     # Both bounds hold. The first stands still; the second knows that most trials of a resumed job have finished.
-    rest = shape.without_finished(row.unfinished)
+    rest = shape.without_finished(row.finished)
     by_all = ends_by(seconds, shape, trials, began_at=attempt.began_at)
     by_rest = ends_by(seconds, rest, trials, began_at=now)
     return replace(
