@@ -123,14 +123,35 @@ def _stopped(place: Place) -> dict[str, Any]:
 
 
 def _resumed(place: Place, kind: str) -> dict[str, Any]:
-    """What comes of training, thrice from a state that is copied while an average travels; on two benches."""
+    """What comes of training on from the middle of an average, and of going back there, on three benches.
+
+    The first bench goes on, and then back. The others begin from that state, as it is or as earlier releases saved it.
+    """
     exchange, level = COMPRESSED[kind]
-    first, other = (_bench(place, exchange=exchange) for _ in range(2))
-    first.run(RATES[:8], level=level)
-    state, runs = first.state(), []
-    for bench in (first, first, other):
-        bench.load(state)
-        bench.node_links.between.ledger.take()
-        trace = bench.run(RATES[8:], level=level)
-        runs.append([trace, bench.node_links.between.ledger.take()])
-    return {"travels": state[1]["arrived"] is not None, "alike": runs == [runs[0]] * 3}
+    first, other, later = (_bench(place, exchange=exchange) for _ in range(3))
+    for rate in RATES[:8]:
+        first.step(rate, level=level)
+    state = first.state()
+    first.node_links.between.ledger.take()
+
+    def rest(bench: SyncBench, start: tuple[Any, ...] | None) -> tuple[list[list[float]], dict[str, int]]:
+        if start is not None:
+            bench.load(start)
+        return bench.run(RATES[8:], level=level), bench.node_links.between.ledger.take()
+
+    whole, undone = rest(first, None), rest(first, state)
+    resumed, undone_later = rest(other, state), rest(other, state)
+    return {
+        "travels": state[1]["arrived"] is not None,
+        "alike": whole == resumed == rest(later, _as_earlier(state)),
+        "undone": undone == undone_later and undone[0] == whole[0] and undone[1] != whole[1],
+    }
+
+
+def _as_earlier(state: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The state as releases saved it that had the bytes in the report of an average."""
+    tensors, scalars, *others = state
+    unbilled = scalars["unbilled"]
+    arrived = [*scalars["arrived"][:3], *unbilled, *scalars["arrived"][3:]]
+    kept = {name: each for name, each in scalars.items() if name not in ("launched", "unbilled")}
+    return tensors, kept | {"arrived": arrived}, *others

@@ -85,10 +85,10 @@ def test_a_fragment_that_is_not_finite_on_one_rank_stops_all_when_its_average_co
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_a_state_of_the_middle_of_an_average_goes_on_bit_for_bit(groups: Groups, exchange: str):
+def test_a_state_of_the_middle_of_an_average_goes_on_bit_for_bit_and_bills_it_once(groups: Groups, exchange: str):
     for group in groups:
         for rank in group:
-            assert rank["resumed"][exchange] == {"travels": True, "alike": True}
+            assert rank["resumed"][exchange] == {"travels": True, "alike": True, "undone": True}
 
 
 @pytest.mark.parametrize("name", AVERAGED)

@@ -5,7 +5,8 @@ Algorithm 2: quantised averages are the exchange's part here. `merge: add` is Co
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -27,6 +28,7 @@ from trainers.methods.sync.shared.local import Local
 from trainers.methods.sync.shared.screen import weighted
 from trainers.methods.sync.streaming_diloco.fragments import divide
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
+from trainers.segment import Purpose
 from trainers.snapshot import tensors_of
 from trainers.workload import WorkloadError
 
@@ -58,6 +60,7 @@ class Fragment:
         self._meeting = Meeting(config.exchange, iterate, self._wires, seed=config.seed)
         self._outer, self._screen = OuterSgd(sync, self.anchor), screen.build(sync, self._wires)
         self.path = 0.0  # sum of the learning rates since it was last launched
+        self._unbilled = Counter[Purpose](), Counter[Purpose]()  # bytes between nodes, and within this one
 
     def join(self) -> None:
         """Use the process groups of the ranks, of which others may be there than when this was built."""
@@ -67,8 +70,19 @@ class Fragment:
 
     def bill(self) -> None:
         """Have the ranks' ledgers count what was sent since the last call."""
-        self._links.between.ledger.charge(self._wires.between.ledger.take(), int)
-        self._links.within.ledger.charge(self._wires.within.ledger.take(), int)
+        for connection, parts in zip((self._links.between, self._links.within), self.unbilled(), strict=True):
+            connection.ledger.charge(parts, int)
+        self._unbilled = Counter(), Counter()
+
+    def unbilled(self) -> list[dict[Purpose, int]]:
+        """Return the bytes that were sent and are not billed yet, by purpose: between nodes, and within this one."""
+        self.owe([self._wires.between.ledger.take(), self._wires.within.ledger.take()])
+        return [dict(+each) for each in self._unbilled]  # one node sends 0 bytes
+
+    def owe(self, sent: Sequence[Mapping[Purpose, int]]) -> None:
+        """Bill the bytes `sent`, as of `unbilled`, too."""
+        for counted, parts in zip(self._unbilled, sent, strict=True):
+            counted.update(parts)
 
     def average(self, moved: Tensor, outcome: Exchanged, update: Update, path: float, mean: Tensor) -> Arrived:
         """Write the mean of what the ranks `moved` over `mean`, both `(n,)`; collective."""
@@ -100,6 +114,8 @@ class StreamingDiLoCo(Local):
 
     A fragment's average lands in `mean`, of which the first entries are used, and `sent` is where this rank was at
     the launch: at most one is under way. Its bytes are billed once, when the average is taken, undone or evaluated.
+    A state has those that are not billed yet. Another process that goes on with it bills them. This one has billed them
+    once it goes back to a state of its own, or to an older one.
     """
 
     def __init__(
@@ -119,6 +135,7 @@ class StreamingDiLoCo(Local):
         largest = max((fragment.iterate.read() for fragment in fragments), key=len)
         self._mean, self._sent = torch.zeros_like(largest), torch.zeros_like(largest)
         self._turn = 0  # of the fragment that is averaged next
+        self._num_launched = 0  # averages, those that were undone included: a state that is loaded takes none back
         self._arrived: Arrived | None = None  # and not taken yet
 
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
@@ -138,6 +155,7 @@ class StreamingDiLoCo(Local):
         sent.copy_(fragment.iterate.read())
         path, fragment.path = fragment.path, 0.0
         fragment.join()
+        self._num_launched += 1
         self._background.launch(
             partial(fragment.average, fragment.anchor.to(sent.device) - sent, outcome, update, path, mean)
         )
@@ -198,6 +216,8 @@ class StreamingDiLoCo(Local):
         self._wait()
         return super().scalars() | {
             "turn": self._turn,
+            "launched": self._num_launched,
+            "unbilled": self._fragments[self._turn].unbilled(),
             "arrived": None if self._arrived is None else list(self._arrived),
             "fragments": [fragment.scalars() for fragment in self._fragments],
         }
@@ -209,6 +229,14 @@ class StreamingDiLoCo(Local):
         self._arrived = None if arrived is None else Arrived.saved(arrived)
         for fragment, own in zip(self._fragments, scalars["fragments"], strict=True):
             fragment.load_scalars(own)
+        if (launched := scalars.get("launched", 1)) > self._num_launched:  # earlier releases saved no number
+            self._num_launched = launched
+            self._fragments[self._turn].owe(scalars.get("unbilled") or unbilled_in(arrived))
+
+
+def unbilled_in(arrived: Sequence[Any] | None) -> list[dict[Purpose, int]]:
+    """Return the bytes in a report that an earlier release saved, as of `Fragment.unbilled`."""
+    return [each for each in arrived or () if isinstance(each, dict)] or [{}, {}]
 
 
 def build(config: StreamingDiLoCoConfig, parts: PolicyParts) -> StreamingDiLoCo:
