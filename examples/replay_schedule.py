@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from wiretune import Schedule, build_optimizer
 
 BATCH_SIZE = 64  # of a step: 2 workers x 32
-#: A schedule names its optimizer and its rates; the other knobs are those of the job, here of digits.yaml.
+#: A job's schedule has no options of its optimizer: they are those of the job, here of digits.yaml.
 KNOBS: dict[str, dict[str, Any]] = {"schedulefree_sgd": {"weight_decay": 0.001}}
 #: Their rates are those of a workload's own optimizer, or of the direction that an exchange makes.
 NOT_ALONE = ("own", "from_exchange")
@@ -29,7 +29,7 @@ def main(path: Path) -> None:
         sys.exit(f"the rates are those of the optimizer `{schedule.optimizer}`, which this script does not have")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-    optimizer = build_optimizer(model, {"kind": schedule.optimizer, **KNOBS.get(schedule.optimizer, {})})
+    optimizer = build_optimizer(model, KNOBS.get(schedule.optimizer, {}) | schedule.optimizer_fields)
     inputs, held_out_inputs, targets, held_out_targets = digits()
     train(model, optimizer=optimizer, schedule=schedule, inputs=inputs, targets=targets)
     accuracy = evaluate(model, optimizer=optimizer, inputs=held_out_inputs, targets=held_out_targets)

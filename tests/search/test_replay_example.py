@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import wiretune
 from search.optimizer_traits import OPTIMIZER_TRAITS
 from search.schedule import Schedule
 from search.schedule_file import Entry
@@ -38,6 +39,21 @@ def test_the_example_trains_to_a_good_held_out_accuracy(tmp_path, capsys, optimi
 
     accuracy = re.search(rf"{num_steps} steps of {optimizer}: held-out accuracy (\S+)", capsys.readouterr().out)
     assert accuracy is not None and float(accuracy[1]) > 0.9
+
+
+def test_the_example_builds_the_optimizer_with_the_options_of_its_schedule(tmp_path, monkeypatch):
+    options, build = [], wiretune.build_optimizer
+    monkeypatch.setattr(
+        wiretune, "build_optimizer", lambda model, fields: options.append(fields) or build(model, fields)
+    )
+    entry = Entry(step=0, num_steps=2, learning_rate=0.1)
+    schedule = Schedule(optimizer="sgd", num_steps=2, entries=(entry,), optimizer_options={"momentum": 0.5})
+    path = tmp_path / "schedule.json"
+    path.write_text(schedule.to_json())
+
+    runpy.run_path(str(EXAMPLE))["main"](path)
+
+    assert options == [{"kind": "sgd", "momentum": 0.5}]
 
 
 def test_the_example_names_what_it_does_not_follow_and_nothing_else(tmp_path, capsys):
