@@ -34,6 +34,7 @@ from trainers.methods.exchange.terngrad.spec import TernGradConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
+from trainers.spec.sparse import SparseConfig
 from trainers.spec.two_way import DriftingConfig
 from trainers.traffic import cost
 
@@ -154,6 +155,8 @@ STEERED: Kinds = {
     "sparse_loco": Kind(SparseLoCoConfig(density=(0.01, 1.0)), 1.0),
     "powersgd": Kind(PowerSgdConfig(rank=(1, 4), values="float32"), 4),  # from rank 2 on a layer travels densely
 }
+#: What compares entries with each other. Many are equal where gradients are computed in fewer bits.
+COMPARING = (SparseConfig, SparseLoCoConfig, DemoConfig)
 #: What gradients are computed in; the exchange has them in float32.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -161,7 +164,11 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def _trials(place: Place, dtypes: Iterable[str] = ("float32",)) -> dict[str, Any]:
     """What the laws of all exchanges are about, by the gradients' type and by kind."""
     return {
-        dtype: {name: trial(kind.config, kind.level, place, DTYPES[dtype]) for name, kind in KINDS.items()}
+        dtype: {
+            name: trial(kind.config, kind.level, place, DTYPES[dtype])
+            for name, kind in KINDS.items()
+            if dtype == "float32" or isinstance(kind.config, COMPARING)
+        }
         for dtype in dtypes
     }
 
