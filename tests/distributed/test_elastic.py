@@ -123,11 +123,11 @@ def _results(group: Group) -> list[Any]:
     ids=["diloco by sparse_loco", "local_sgd", "streaming_diloco"],
 )
 def test_workers_that_all_stay_train_as_those_that_may_not_leave_bit_for_bit(config: ReplicaConfig):
-    with ProcessGroup(config, 3, device="cpu") as plain:
-        expected = _results(plain)
+    with ProcessGroup(config, 3, device="cpu") as workers:
+        expected = _results(workers)
+        workers.call("reset")
 
-    with Run(ProcessGroup(config, 3, device="cpu")).group as group:
-        assert _results(group) == expected
+        assert _results(ElasticGroup(workers, least=2)) == expected
 
 
 def test_workers_go_on_without_a_killed_one_and_no_survivor_restarts_or_repeats_a_step(run: Run):
