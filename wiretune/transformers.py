@@ -76,7 +76,8 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         if state.global_step:
             self._ranks.resume(str(_place(args, state)))
         self._has_ended = searched and not self._searches
-        if self._searches:
+        if self.tuner is not None and self._searches:
+            self.tuner.set_again()  # a Trainer makes a new scheduler for each training, which sets its own rates
             self._listen()
 
     @property

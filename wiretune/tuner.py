@@ -119,7 +119,7 @@ class Tuner:
         rates = [float(group["lr"]) for group in handle.optimizer.param_groups]
         self._ratios = rates if multiplies else [rate / guess for rate in rates]
         space = self._space(guess, budget, batch_size=batch_size, pretrained=pretrained)
-        self._opening = space.opening
+        self._opening = self._values = space.opening
         self._kind, self._unit = space.optimizer, guess if space.optimizer == OWN and not multiplies else 1.0
         self._committed = CommittedValues()
         if isinstance(config, StagedConfig):
@@ -205,15 +205,29 @@ class Tuner:
 
         The steps of an open probe are taken back. The model is then the committed one, and the optimizer has the
         values of its last step.
+
+        Raises:
+            RuntimeError: once, if that fails, as when the model has replaced a buffer. The search has ended then, too.
         """
         if self.is_over:
             return
         self._course.close()
-        self.handle.settle()
-        if self.is_probing:
-            self._rewind(Task.RESTORE)
-            self._set(self._committed.at(len(self._committed) - 1) if self._committed else self._opening)
+        try:
+            self.handle.settle()
+            if self.is_probing:
+                self._check_groups()
+                self._rewind(Task.RESTORE)
+                self._set(self._committed.at(len(self._committed) - 1) if self._committed else self._opening)
+        except Exception as error:
+            self._end()
+            raise RuntimeError(
+                f"the search has ended, and model and optimizer are not as they were committed: {error}"
+            ) from error
         self._end()
+
+    def set_again(self) -> None:
+        """Give the optimizer the values of the next step again, after something else has set its rates."""
+        self._set(self._values)
 
     def _check_alive(self) -> None:
         """Raise RuntimeError if an error or an interrupt has ended the search within a `report`."""
@@ -235,12 +249,11 @@ class Tuner:
             remedy = "the search ended before its first commit" if self.is_over else "ask again when the tuner is over"
             raise RuntimeError(f"no step is committed yet, so there is no schedule: {remedy}")
         entries = self._committed.entries(unit=self._unit)
-        group = self.handle.optimizer.param_groups[0]
         return Schedule(
             optimizer=self._kind,
             num_steps=len(self._committed),
             entries=entries,
-            optimizer_options=options_of(group, self._kind),
+            optimizer_options=options_of(self.handle.optimizer.param_groups, self._kind),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -291,6 +304,7 @@ class Tuner:
             return
         self.handle.put("stage", Image(**state["stage"]))
         self._signs.load_state_dict(state["signs"])
+        self._check.resume(self._progress.num_steps)
         if state["loop"] is not None:
             self._leader.load_state_dict(state["loop"])
         self._orders, self._taken = self._leader.orders(), None
@@ -389,20 +403,25 @@ class Tuner:
         progress.num_lost += 1
         return progress.last_loss if progress.num_lost <= MOST_LOST and self.handle.is_sound() else loss
 
-    def _set(self, values: Values) -> None:
+    def _check_groups(self) -> None:
+        """Raise ValueError if the optimizer has other parameter groups than when it was attached."""
         groups = self.handle.optimizer.param_groups
         if len(groups) != len(self._ratios):
             raise ValueError(
                 f"`optimizer` must keep the {len(self._ratios)} parameter groups that it had when it was attached, got "
                 f"{len(groups)}: add all groups before `attach`, or `detach` and attach again"
             )
-        for group, ratio in zip(groups, self._ratios, strict=True):
+
+    def _set(self, values: Values) -> None:
+        self._check_groups()
+        for group, ratio in zip(self.handle.optimizer.param_groups, self._ratios, strict=True):
             rate = values.learning_rate * ratio
             if isinstance(group["lr"], Tensor):  # in place: a compiled or captured step holds the tensor
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
         self._check.keep_rates()
+        self._values = values
         self.handle.chosen = StepValues(*(getattr(values, name) for name in StepValues._fields))
 
     def _ordered(self) -> Order:
@@ -457,11 +476,15 @@ def guess_of(optimizer: torch.optim.Optimizer) -> float:
     return guess
 
 
-def options_of(group: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return the options of a parameter group that the schedule of an optimizer of this `kind` keeps."""
-    options = {name: group[name] for name in OPTIONS_OF.get(kind, ()) if name in group}
-    if "betas" in options:
-        options["betas"] = [float(each) for each in options["betas"]]  # which may be tensors
+def options_of(groups: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
+    """Return the options that the schedule of an optimizer of this `kind` keeps: those that all `groups` share."""
+    options = dict[str, Any]()
+    for name in OPTIONS_OF.get(kind, ()):
+        values: list[Any] = [group.get(name) for group in groups]
+        if name == "betas":  # which may be tensors
+            values = [[float(each) for each in pair] for pair in values]
+        if values[0] is not None and all(value == values[0] for value in values):
+            options[name] = values[0]
     return options
 
 

@@ -256,6 +256,21 @@ def test_a_second_training_after_the_search_is_not_stopped(callback_type: type[A
     assert loop.state.global_step == 30
 
 
+def test_a_second_training_within_the_search_has_the_rates_of_the_tuner(callback_type: type[Any]):
+    loop = Loop(callback_type, max_steps=200, controller={"kind": "bo"})
+    loop.callback.on_train_begin(*loop.told)
+    for _ in range(3):  # then it is interrupted
+        loop.step()
+    before = loop.optimizer.param_groups[0]["lr"]
+    loop.scheduler = torch.optim.lr_scheduler.LambdaLR(loop.optimizer, lambda step: min(1.0, step / 10))
+    loop.state.global_step = 0
+
+    loop.callback.on_train_begin(*loop.told)
+    loop.step()
+
+    assert loop.rates[-1] == before > 0
+
+
 def with_a_mean_of_zeros(loop: Loop) -> Loop:
     """Have other ranks be where the mean of all is 0."""
     loop.callback.on_train_begin(*loop.told)

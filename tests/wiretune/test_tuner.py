@@ -32,7 +32,7 @@ from trainers.spec.workloads import OwnWorkload
 from wiretune.committed import CommittedValues
 from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import Leader
-from wiretune.tuner import num_timed, space_of, steps_to_time
+from wiretune.tuner import num_timed, options_of, space_of, steps_to_time
 
 STEPS = 200
 PERIODS = {"kind": "diloco", "period": [4, 32]}
@@ -211,6 +211,46 @@ def test_a_search_that_is_detached_within_a_probe_leaves_what_is_committed():
     assert tuner.is_over and all(map(torch.equal, script.state, before))
 
 
+def replace_a_buffer(script: Script) -> None:
+    script.model[2].running_mean = torch.zeros(16)
+
+
+def add_a_group(script: Script) -> None:
+    script.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": 0.1})
+
+
+@pytest.mark.parametrize("spoil", [replace_a_buffer, add_a_group])
+def test_a_search_whose_probe_cannot_be_taken_back_says_so_once_and_has_ended(spoil: Callable[[Script], None]):
+    script = Script(controller={"kind": "bo"}, steps=STEPS)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+    script.step()
+    spoil(script)
+
+    with pytest.raises(RuntimeError, match="the search has ended, and model and optimizer are not as they were commit"):
+        tuner.stop()
+    tuner.stop()
+
+    assert tuner.is_over and not tuner.is_probing
+
+
+@pytest.mark.parametrize("spoil", [replace_a_buffer, add_a_group])
+def test_a_handle_whose_probe_cannot_be_taken_back_is_detached_with_a_warning(
+    spoil: Callable[[Script], None], caplog: pytest.LogCaptureFixture
+):
+    script = Script(controller={"kind": "bo"}, steps=STEPS)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+    script.step()
+    spoil(script)
+
+    tuner.handle.detach()
+
+    assert "model and optimizer are not as they were committed" in caplog.text
+    assert not script.optimizer._optimizer_step_post_hooks
+    assert not script.optimizer._optimizer_step_pre_hooks
+
+
 @pytest.mark.parametrize("is_tensor", [False, True])
 def test_a_scheduler_that_overwrites_the_rates_of_a_search_is_refused(is_tensor: bool):
     script = Script()
@@ -256,7 +296,47 @@ def test_a_report_without_a_step_for_the_gradients_that_wait_is_refused(accumula
             tuner.report(loss)
             num_reports += 1
 
-    assert num_reports == (7 if accumulates else 0)
+    assert num_reports == (7 if accumulates else 3)
+
+
+@pytest.mark.parametrize("clips", [False, True])
+def test_a_report_before_the_first_step_is_refused_at_that_step(clips: bool):
+    script = Script(controller={"kind": "bo"}, steps=STEPS)
+    assert isinstance(script.tuner, wiretune.Tuner)
+    loss = (script.model(script.inputs) - script.inputs[:, :1]).square().mean()
+    loss.backward()
+    script.tuner.report(loss)
+    if clips:
+        nn.utils.clip_grad_norm_(script.model.parameters(), 1e-3)
+
+    with pytest.raises(RuntimeError, match=r"after each `optimizer.step\(\)`: .* was reported before it"):
+        script.optimizer.step()
+
+
+def test_a_script_may_leave_out_its_first_steps():
+    script = Script(controller={"kind": "bo"}, steps=STEPS)
+    assert isinstance(script.tuner, wiretune.Tuner)
+    for _ in range(2):
+        script.optimizer.zero_grad()
+        loss = (script.model(torch.randn(32, 8)) - 100).square().mean()
+        loss.backward()
+        script.tuner.report(loss)
+
+    for _ in range(5):
+        script.step()
+
+
+def test_a_search_that_resumes_knows_that_its_loop_has_stepped():
+    script, tuner = committing_script()
+    kept = saved(script, tuner)
+    resumed, again = resumable(0)
+    again.load_state_dict(kept["tuner"])
+
+    for _ in range(5):  # more than a loop may leave out that has taken a few steps
+        resumed.optimizer.zero_grad()
+        loss = (resumed.model(resumed.inputs) - resumed.inputs[:, :1]).square().mean()
+        loss.backward()
+        again.report(loss)
 
 
 def test_steps_that_a_grad_scaler_or_a_script_leaves_out_may_be_reported():
@@ -372,6 +452,14 @@ def test_a_schedule_builds_an_optimizer_with_the_options_of_the_one_that_learned
     assert torch.allclose(again.weight, learned.weight, rtol=1e-4)
 
 
+def test_a_schedule_keeps_no_option_in_which_the_groups_differ():
+    weight, bias = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    groups = [{"params": [weight], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.8, 0.9))
+
+    assert options_of(optimizer.param_groups, "adamw") == {"betas": [0.8, 0.9]}
+
+
 def test_rates_of_an_optimizer_that_the_tuner_does_not_know_are_kept_as_multiples_of_the_guess():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.03)
@@ -391,6 +479,14 @@ def resumable(drawn: int, **budget: float) -> tuple[Script, wiretune.Tuner]:
     handle = attach(script.model, script.optimizer, exchange={"kind": "none"})
     tuner = wiretune.Tuner(handle, BoConfig(), budget=Budget(**budget or {"steps": 400}), seed=0, clock=lambda: 0.0)
     script.tuner = tuner
+    return script, tuner
+
+
+def committing_script() -> tuple[Script, wiretune.Tuner]:
+    """Return a script within the first commit of its search, and the search."""
+    script, tuner = resumable(0)
+    while tuner.is_probing or len(tuner._committed) < 20:
+        script.step()
     return script, tuner
 
 

@@ -501,18 +501,26 @@ class Attached(Handle):
         """Leave model and optimizer to themselves, with the mean of the ranks' parameters and buffers; collective.
 
         A DistributedDataParallel averages gradients by torch's `allreduce_hook` from then on. Model and optimizer can
-        be attached anew. The exchange's memory is freed with this handle. A search ends as by the `stop` of its tuner.
-        A second call does nothing.
+        be attached anew. The exchange's memory is freed with this handle. A search ends as by the `stop` of its tuner;
+        a warning says so if its probe cannot be taken back. A second call does nothing.
         """
         if self not in _ATTACHED:
             return
-        self.before_detach()
-        self.average()
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
-        _ATTACHED.discard(self)
-        self.node_links.leave()
+        try:
+            self._end_search()
+            self.average()
+        finally:  # a model that cannot be put back is left to itself, too
+            for undo in self._undo:
+                undo()
+            self._undo.clear()
+            _ATTACHED.discard(self)
+            self.node_links.leave()
+
+    def _end_search(self) -> None:
+        try:
+            self.before_detach()
+        except RuntimeError as error:
+            log.warning("%s", error)
 
     def snapshot(self, slot: str) -> None:
         """Keep a copy of model, optimizer and memories in memory under the name `slot`.
