@@ -221,6 +221,7 @@ class SearchSpace(Value):
     sharpness: float | None = Field(None, gt=0)  # how much the gradient turns there; None: not known
     momentum: float = Field(0.9, ge=0, lt=1)  # of SGD
     warms_up: bool = False  # whether the optimizer itself raises the rate in a run's first steps
+    starts_over: bool = False  # whether the run can go back to its first step
     rewinds_data: bool = True  # whether all probes see the same batches; False: each gets the loop's next ones
     max_learning_rate: float = MAX_LEARNING_RATE
     min_learning_rate: float = MIN_LEARNING_RATE

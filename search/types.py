@@ -310,6 +310,7 @@ class Decision(Value):
     probability: float | None = Field(None, description="P(better than the incumbent)")
     forecast: Forecast | None = Field(None, description="the chosen values' loss at the end of the commit")
     promoted: str | None = Field(None, description="the probe whose steps the commit begins with; None: rewind")
+    starts_over: bool = Field(False, description="go back to the run's first step, and train from there")
     commit_until: Allowance = Field(description="run totals at which the commit ends")
     ramp_steps: int = Field(0, description="steps in which the rate rises to that of `values`, first of this commit")
     probes: tuple[ProbeReport, ...] = ()

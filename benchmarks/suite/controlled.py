@@ -75,6 +75,7 @@ def space_of(line: Line, controller: ControllerConfig, guess: float, *, told: bo
         batch_size=line.workload.batch_size,
         guess=Values(learning_rate=guess),
         weights=line.weights if told else None,
+        starts_over=True,
         **(line.landscape() if is_measured else {}),
     )
 
@@ -86,6 +87,7 @@ def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
     """
     loop = Loop(strategy, Budget(steps=num_steps), clock=lambda: 0.0, holds=True)
     run, states = Run(decisions=loop.decisions), dict[str, Any](first=line.snapshot())
+    run.export.look(line.evaluated(), 0.0)
 
     def carry_out(order: Order) -> Taken | None:
         rates = [values.learning_rate for values in order.steps]

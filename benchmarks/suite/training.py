@@ -174,7 +174,7 @@ class Line:
         The root mean squares of the gradients are appended to `scales`, their cosines to `alignments`.
         """
         losses = []
-        self._alignment.begin()
+        self._alignment.begin_if_moved()
         for rate in rates:
             indices = self._sampler.indices(self.step, rank=rank)
             loss = self.workload.loss(self.model, (self.data[0][indices], self.data[1][indices]))
@@ -224,16 +224,18 @@ class Line:
     def snapshot(self) -> Any:
         """Return all that training changes."""
         tensors = {name: tensor.clone() for name, tensor in self.optimizer.tensors().items()}
-        return copy.deepcopy((self.model.state_dict(), tensors, self.optimizer.scalars(), self.step, self.recent))
+        state = self.model.state_dict(), tensors, self.optimizer.scalars(), self._alignment.tensors()
+        return copy.deepcopy((*state, self.step, self.recent))
 
     def restore(self, snapshot: Any) -> None:
         """Go back to where `snapshot` was taken."""
-        weights, tensors, scalars, self.step, self.recent = copy.deepcopy(snapshot)
+        weights, tensors, scalars, alignment, self.step, self.recent = copy.deepcopy(snapshot)
         self.model.load_state_dict(weights)
         self.optimizer.fit(tensors)
         for name, tensor in self.optimizer.tensors().items():
             tensor.copy_(tensors[name])
         self.optimizer.load_scalars(scalars)
+        self._alignment.load_state_dict(alignment)
 
 
 class Averaged(Line):

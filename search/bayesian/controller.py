@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter
 from search.bayesian import promotion
 from search.bayesian.decay import commit_decay, decay_factor, is_decaying, probe_decay
 from search.bayesian.decision import awakens, choose, ramp_steps
-from search.bayesian.early_stopping import course_of, events_of, signs_of
+from search.bayesian.early_stopping import course_of, events_of, falls_far, signs_of
 from search.bayesian.exchange_shortlist import listed
 from search.bayesian.link_rule import follow_link, with_best_density
 from search.bayesian.next_stage import next_stage
@@ -336,7 +336,8 @@ class Controller(Strategy):
         choice = choose(setup, stage)
         choice = follow_link(setup, stage, choice)
         winner = promotion.winner(setup, stage, choice.values)
-        promoted = winner if winner and winner.candidate.id in held else None
+        over = falls_far(setup, stage, choice.values, self._spent)
+        promoted = winner if winner and winner.candidate.id in held and not over else None
         kept = promotion.cost(promoted.reading if promoted else None)
         start = spending.minus(self._spent, kept)
         part = setup.commit_part(stage.index, stage.line.num_taken_back, start)
@@ -358,6 +359,7 @@ class Controller(Strategy):
             forecast=None if is_on_ramp else commit_forecast(setup, stage, choice.values, commit=commit, decay=decay),
             steers=stage.steered.steers,
             promoted=promoted.candidate.id if promoted else None,
+            starts_over=over,
             commit_until=spending.commit_end(setup.budget, start, part),
             ramp_steps=new_ramp,
             probes=reports,

@@ -24,9 +24,9 @@ from search.curves import events
 from search.curves.client_drift import client_drift, first_steps
 from search.curves.curve_summary import Reading, side_by_side, trace_of
 from search.curves.events import Event, Signs
-from search.curves.faults import Known
+from search.curves.faults import IGNORANCE_SHARE, Known
 from search.curves.forecast import size_of, standard_error
-from search.types import Candidate, Course, Observation, Spent
+from search.types import Candidate, Course, Observation, Spent, Values
 
 Array = NDArray[np.float64]
 
@@ -98,6 +98,8 @@ def stays_behind(gaps: Array, *, left: float) -> bool:
 DRIFT_SHARE, DRIFT_ERRORS, LEAST_AVERAGES = 0.1, 4.0, 4
 #: The share of the budget after which a run does not start over.
 LATEST_START = 0.5
+#: ... or if its rate falls by this factor, and its loss has not fallen by this share of the run's first.
+FAR_BELOW, LITTLE_SHARE = 3.0, 0.5
 #: After a rollback the same rise is excused for this multiple of the steps after which it was seen.
 REPEATED = 2
 
@@ -126,7 +128,8 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
         return "end"
     if setup.config.revisit == "stages" or stage.is_pinned:
         return "go_on"
-    if observation.overfits and may_start_over(setup, stage, observation.spent):
+    has_lower = stage.decision.values.learning_rate > setup.space.min_learning_rate
+    if observation.overfits and has_lower and may_start_over(setup, observation.spent):
         return "start_over"
     if stage.course.awakens:  # gradients grow when a model begins to learn
         return "roll_back" if was_killed_waking(setup, stage, signs, observation) else "go_on"
@@ -137,15 +140,28 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
     return "end" if found and has_room else "go_on"
 
 
-def may_start_over(setup: SearchSetup, stage: Stage, spent: Spent) -> bool:
-    """Return whether a run that overfits may start over: with half of the budget left, and a lower rate to try.
+def may_start_over(setup: SearchSetup, spent: Spent) -> bool:
+    """Return whether a run may start over: with half of the budget left.
 
     In its last half the rate falls, which a larger budget would put off: so an extended run starts over where a run
     with that budget does.
     """
-    has_lower = stage.decision is not None and stage.decision.values.learning_rate > setup.space.min_learning_rate
     is_early = spending.fraction_spent(setup.budget, spent) < LATEST_START
-    return setup.config.start_over and setup.traits.decays and has_lower and is_early
+    return setup.config.start_over and setup.traits.decays and is_early
+
+
+def falls_far(setup: SearchSetup, stage: Stage, values: Values, spent: Spent) -> bool:
+    """Return whether the rate of `values` is far below those that have taught the model little: the run starts over.
+
+    A rate that is far too high leaves units that never learn again, which no lower rate mends (docs/decisions/0052).
+    """
+    initial, start = stage.line.initial, start_loss(stage)
+    may = setup.space.starts_over and setup.config.revisit == "events" and may_start_over(setup, spent)
+    is_free = not (stage.is_pinned or stage.course.awakens)
+    if not (may and is_free) or initial is None or start is None:
+        return False
+    is_far_below = FAR_BELOW * values.learning_rate <= stage.course.highest
+    return is_far_below and initial - start < LITTLE_SHARE * size_of(initial, lowest=start)
 
 
 def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Signs:
@@ -216,12 +232,24 @@ def _repeats_a_rise(setup: SearchSetup, stage: Stage, signs: Signs) -> bool:
 def events_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: Signs) -> tuple[Event, ...]:
     """Return the events of the open commit. On the ramp, where nothing is searched, only divergence and drift count.
 
-    Gradients jump there when a model begins to learn. The next commit will see a changed step time too.
+    Gradients grow when a model begins to learn, which is no event. The next commit will see a changed step time too.
     """
     if observation.diverged:
         return ("divergence",)
-    found = events.found(signs, setup.config, is_timed=setup.is_timed)
-    return tuple(event for event in found if event in ("client_drift", "divergence") or not stage.is_on_ramp)
+    excused: set[Event] = {"gradient_scale"} if _begins_to_learn(stage, signs) else set()
+    if stage.is_on_ramp:
+        excused = {"gradient_scale", "plateau", "step_time"}
+    return tuple(event for event in events.found(signs, setup.config, is_timed=setup.is_timed) if event not in excused)
+
+
+def _begins_to_learn(stage: Stage, signs: Signs) -> bool:
+    """Return whether gradients grow, and the loss falls, in a commit that began where nothing was learned."""
+    if not signs.has_progressed or signs.gradient_jump is None or signs.gradient_jump < 1:
+        return False
+    initial, start = stage.line.initial, signs.start
+    if initial is None or start is None:
+        return stage.index == 0
+    return initial - start < IGNORANCE_SHARE * size_of(initial, lowest=start)
 
 
 def part_done(setup: SearchSetup, stage: Stage, observation: Observation) -> float:

@@ -18,7 +18,7 @@ from search.curves import faults
 from search.curves.calibration import with_outcome
 from search.curves.curve_summary import OPENING_LOSSES, Ending, usable_median
 from search.curves.events import Event
-from search.curves.forecast import is_usable, standard_error
+from search.curves.forecast import is_usable, size_of, standard_error
 from search.types import Forecast, Spent, Values
 
 WIDEST = 1.0
@@ -88,8 +88,9 @@ def _meaning(setup: SearchSetup, stage: Stage, ending: Ending) -> _Meaning:
 def has_stalled(setup: SearchSetup, stage: Stage, ending: Ending) -> bool:
     """Return whether the loss of a quiet commit at a constant rate stood still.
 
-    It did if the second half's mean is not lower than the first's by a standard error. Then the rate is too high for
-    the noise of its batches, or the loss is at its floor, where a lower rate does no harm.
+    It did if the model has learned something, and the second half's mean is not lower than the first's by a standard
+    error. Then the rate is too high for the noise of its batches, or the loss is at its floor, where a lower rate does
+    no harm.
     """
     is_held = setup.traits.decays and setup.config.revisit == "events" and not (stage.is_pinned or stage.course.awakens)
     losses = np.asarray(ending.losses)
@@ -100,6 +101,9 @@ def has_stalled(setup: SearchSetup, stage: Stage, ending: Ending) -> bool:
     if ending.has_failed or ending.events or not is_usable(losses):
         return False
     first, last = losses[:half], losses[half:]
+    initial = stage.line.initial
+    if initial is not None and last.mean() >= initial - faults.IGNORANCE_SHARE * size_of(initial, losses):
+        return False  # nothing was learned, so the rate may as well be too low
     return bool(first.mean() - last.mean() < np.hypot(standard_error(first), standard_error(last)))
 
 
@@ -202,8 +206,11 @@ def _started_over(setup: SearchSetup, stage: Stage) -> _Begin:
     """Begin again at a lower rate than the one that was picked, and bar that one, and so all that it has risen to."""
     assert stage.decision is not None
     used, picked = stage.decision.values, _picked(setup, stage)
-    rate = max(setup.space.min_learning_rate, picked * STARTED_OVER_FACTOR)
-    note = f"the model was learning its data by heart, so the run starts over at {rate:.3g}"
+    what, factor = "the model was learning its data by heart", STARTED_OVER_FACTOR
+    if stage.decision.starts_over:  # probes of a model that was hurt do not tell a new one's rate
+        what, picked, factor = f"{stage.course.highest:.3g} was far too high", stage.course.highest, DIVERGED_FACTOR
+    rate = max(setup.space.min_learning_rate, picked * factor)
+    note = f"{what}, so the run starts over at {rate:.3g}"
     failed = used.model_copy(update={"learning_rate": picked})
     return _Begin(used.model_copy(update={"learning_rate": rate}), note, WIDEST, (*stage.line.barred, failed))
 
@@ -267,7 +274,7 @@ def _line_after(setup: SearchSetup, stage: Stage, ending: Ending, meaning: _Mean
         drift=learned_drift(history),
         outcomes=with_outcome(was.outcomes, stage.decision.forecast, None if ending.events else ending.end_loss),
         barred=begin.barred,
-        diverged=diverged_probes(setup, stage),
+        diverged=(*diverged_probes(setup, stage), *((_raised(setup, stage)[0],) if ending.diverged else ())),
     )
 
 
@@ -300,9 +307,16 @@ def _course_after(setup: SearchSetup, stage: Stage, ending: Ending, meaning: _Me
     return RateCourse(
         ramp=was.ramp.ended(steps) if ending.is_kept else taken_back,
         raised=1.0 if is_new else since_search,
+        highest=_highest(setup, stage, ending),
         picked=begin.incumbent.learning_rate if ending.has_failed else _picked(setup, stage),
         may_rise=meaning.is_quiet and not meaning.is_stalled and can_rise,
         awakens=begin.awakens or (was.awakens and not meaning.woke and not ending.has_failed),
         has_awakened=was.has_awakened or was.awakens,
         given_up=stage.decision.values.learning_rate if ending.was_asleep and not was.awakens else was.given_up,
     )
+
+
+def _highest(setup: SearchSetup, stage: Stage, ending: Ending) -> float:
+    if ending.started_over:
+        return 0.0
+    return max(stage.course.highest, _raised(setup, stage)[0].learning_rate if ending.is_kept else 0.0)

@@ -77,7 +77,7 @@ def unsearched(setup: SearchSetup, stage: Stage) -> str:
     if stage.line.before is None:
         return "nothing has happened yet"
     if stage.line.before.started_over:
-        return "probes do not show what is learned by heart"
+        return "a run that starts over has its rate"
     return f"nothing happened ({signs_in_words(stage.line.before.signs, is_timed=setup.is_timed)})"
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from search.bayesian.decay import is_decaying
+from search.bayesian.decay import decay_share, is_decaying
 from search.bayesian.rewards import diverged_probes
 from search.bayesian.setup import FIRST_COMMIT_STEPS, SearchSetup
 from search.bayesian.stage import BARRED_SHARE, Stage, barred_from
@@ -41,9 +41,20 @@ def is_asleep(setup: SearchSetup, stage: Stage, signs: Signs, observation: Obser
         return False
     if stage.is_on_ramp:
         return False  # its rate is still to come
+    if not _has_time_to_rise(setup, stage, observation.spent):
+        return False
     is_last_way_back = is_over and not stage.has_incumbent and signs.num_steps > FIRST_COMMIT_STEPS
     patience = max(PATIENCE_STEPS, PATIENCE_SHARE * _run_steps(setup, observation.spent))
     return is_last_way_back or signs.num_steps >= patience
+
+
+def _has_time_to_rise(setup: SearchSetup, stage: Stage, spent: Spent) -> bool:
+    """Return whether the rate could rise to that of the open commit again before it decays."""
+    assert stage.decision is not None
+    rate, num_steps = stage.decision.values.learning_rate, _run_steps(setup, spent)
+    factors = math.log(rate / awakening_start(setup, rate), AWAKENING_FACTOR)
+    left = (1 - decay_share(setup) - spending.fraction_spent(setup.budget, spent)) * num_steps
+    return left >= factors * max(PATIENCE_STEPS, AWAKENING_SHARE * num_steps)
 
 
 def was_killed_waking(setup: SearchSetup, stage: Stage, signs: Signs, observation: Observation) -> bool:
@@ -113,7 +124,10 @@ def _awakening(setup: SearchSetup, stage: Stage, signs: Signs, spent: Spent) -> 
 
 
 def _most_awakening(setup: SearchSetup, stage: Stage) -> float:
-    """Return the highest factor, at least 1, that keeps the rate below those at which a probe diverged."""
+    """Return the highest factor, at least 1, that keeps the rate below those at which a probe or a commit diverged.
+
+    One that was given up, or ended dead, may have been too low.
+    """
     rates = [values.learning_rate for values in diverged_probes(setup, stage)]
     if not rates:
         return math.inf

@@ -236,6 +236,8 @@ class Loop:
     def _course(self, commit: OpenCommit, until: Allowance) -> Generator[Order, Taken | None, Course]:
         """Take the steps of `commit` to the totals `until`, unless the strategy ends them; return how they ended."""
         series = commit.series
+        if self.decisions[-1].starts_over:
+            return "start_over"
         while commit.steps or not pacing.is_reached(until, self.spent(), series.cost):
             commit.steps = commit.steps or self._coming(commit, until)
             yield from self.take(Task.COMMIT, series, commit.steps)

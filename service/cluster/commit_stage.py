@@ -17,6 +17,8 @@ from service.wire.records import StageClosed
 @tracing.traced("commit")
 def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
     """Train the commit's steps, with evaluations and checkpoints on the way. Return how it ended."""
+    if commit.decision.starts_over:
+        return "start_over"
     until = pacing.within(commit.decision.commit_until, state.spec.budget)
     every, progress = state.spec.objective.every, state.progress
     while not state.ends_at(until):

@@ -137,6 +137,12 @@ def evaluation_share(space: SearchSpace) -> float:
     return space.evaluation_s / whole if whole else 0.0
 
 
+def starts_over(spec: TrialSpec) -> bool:
+    """Return whether a run may start over: its best state is exported, and neither patience nor a rung judges it."""
+    is_judged = spec.objective.patience is not None or bool(spec.rungs)
+    return spec.checkpoint.export == "best" and not is_judged and getattr(spec.controller, "start_over", False)
+
+
 def step_bytes(spec: TrialSpec, group: Group) -> dict[str, Any]:
     """Return the fields of the search space with a worker's bytes in a step: none if the level ignores the link."""
     if not spec.replica.follows_link:
@@ -174,6 +180,7 @@ def stated_space(spec: TrialSpec) -> SearchSpace:
         period=replica.period,
         periods=tuple((each.name, int(each.level or 1)) for each in replica.menu if each.kind == LOCAL),
         axes=tuple(Axis.model_validate({"name": each.name, "low": each.low, "high": each.high}) for each in ranges),
+        starts_over=starts_over(spec),
     )
 
 

@@ -19,7 +19,7 @@ from service.cluster.ending import finish
 from service.cluster.first_steps import evaluate_later
 from service.cluster.insurance import InsuranceSink, insured, own_schedule
 from service.cluster.measured import OpenCommit
-from service.cluster.opening import evaluation_share, opening_space, require_traffic, with_evaluations
+from service.cluster.opening import evaluation_share, opening_space, require_traffic, starts_over, with_evaluations
 from service.cluster.optimizer_choice import built_with, choose_optimizer
 from service.cluster.resume import OpenSearch, Resume, StageStart
 from service.cluster.search_stage import is_to_join, search_stage
@@ -109,12 +109,6 @@ def _start(state: TrialState, prior: Prior) -> OpenStage:
     if starts_over(state.spec):
         state.first = state.stage.model_copy(update={"progress": state.progress.model_copy(deep=True)})
     return OpenStage()
-
-
-def starts_over(spec: TrialSpec) -> bool:
-    """Return whether a run may start over: its best state is exported, and neither patience nor a rung judges it."""
-    is_judged = spec.objective.patience is not None or bool(spec.rungs)
-    return spec.checkpoint.export == "best" and not is_judged and getattr(spec.controller, "start_over", False)
 
 
 def _evaluate_start(state: TrialState) -> Evaluation:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from search.bayesian import controller
 from service.cluster import trial
 from service.wire.records import Checkpointed, StageClosed, TrialFinished
 from tests.support.small_trials import Memory, digits_trial
@@ -86,3 +87,21 @@ def test_a_run_goes_on_if_it(train: Train, fields: dict[str, Any]):
     _, sink = train(**fields)
 
     assert all(each.step > 0 for each in closed(sink))
+
+
+@pytest.fixture
+def falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the rate of the second stage be far below those before."""
+    monkeypatch.setattr(controller, "falls_far", lambda setup, stage, values, spent: stage.index == 1)
+
+
+def test_a_run_whose_rate_was_far_too_high_begins_again_before_it_commits_to_another(falls: None, train: Train):
+    finished, sink = train()
+    first, second, *_ = closed(sink)
+
+    assert first.num_steps > 0 and (second.step, second.num_steps) == (0, 0)
+    assert finished.bill.steps_taken_back >= first.num_steps
+    assert finished.bill.steps + finished.bill.steps_search + finished.bill.steps_taken_back == 1000
+    for point in sink.of(Checkpointed, StageClosed)[:4]:
+        resumed, _ = train(resume=point.resume)
+        assert resumed.schedule == finished.schedule and resumed.bill.steps == finished.bill.steps

@@ -46,17 +46,24 @@ def test_without_an_event_it_searches_once_and_says_that_nothing_happened(simula
 
 
 def test_an_event_ends_the_commit_and_opens_a_search_around_the_incumbent(simulated_run):
-    run = simulated_run(Budget(steps=8000), scale_at=_jumping(300))
+    run = simulated_run(Budget(steps=8000), scale_at=_jumping(700))
     controller = _controller(budget=run.budget)
-    run.run_stage(controller)
-    run.run_stage(controller)
+    for _ in range(3):
+        run.run_stage(controller)
 
-    assert run.commits[0].trace.num_steps < 8000 / 15
-    assert _searches(run)[1] >= 2
-    incumbent = run.decisions[0].values.learning_rate
-    rates = {candidate.values.learning_rate / incumbent for candidate, _ in run.history if candidate.stage == 1}
+    assert run.commits[1].trace.num_steps < 8000 * 2 / 15
+    assert _searches(run)[2] >= 2
+    incumbent = run.decisions[1].values.learning_rate
+    rates = {candidate.values.learning_rate / incumbent for candidate, _ in run.history if candidate.stage == 2}
     assert 0.25 <= min(rates) < max(rates) == 1.0  # after an event none is higher
-    assert "the gradient's scale jumped 8x" in run.decisions[1].reason
+    assert "the gradient's scale jumped 8x" in run.decisions[2].reason
+
+
+def test_gradients_that_grow_while_a_model_begins_to_learn_are_no_event(simulated_run):
+    run = simulated_run(Budget(steps=8000), scale_at=_jumping(300))
+    run.run_stage(_controller(budget=run.budget))
+
+    assert run.commits[0].trace.num_steps >= 500
 
 
 @pytest.mark.parametrize("budget", [Budget(steps=5000), Budget(bytes=5_000_000)])

@@ -10,7 +10,7 @@ from search import strategies
 from search.bayesian.controller import Controller
 from search.bayesian.next_stage import STALLED_FACTOR, STARTED_OVER_FACTOR, next_stage
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import RateCourse, Stage, is_barred
+from search.bayesian.stage import CommittedLine, RateCourse, Stage, is_barred
 from search.bayesian.steering import steered_setup, steered_stage, steering_of
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Ending
@@ -150,6 +150,7 @@ def test_a_run_that_overfits_starts_over_at_three_tenths_of_its_rate_without_a_s
 
 
 RATE = Values(learning_rate=0.1)
+LINE = CommittedLine(initial=3.0)
 SETUP = SearchSetup(SearchSpace(optimizer="sgd", guess=RATE), BoConfig(), Budget(steps=10_000), seed=0)
 
 
@@ -175,7 +176,7 @@ def ended(stage: Stage, *, setup: SearchSetup = SETUP, started_over: bool = Fals
 def test_a_run_starts_over_at_a_share_of_the_rate_that_was_picked_whatever_commits_made_of_it(
     num_stalls: int, rise: float
 ):
-    stage = ended(Stage(index=0, incumbent=RATE, course=RateCourse(rise=rise)))
+    stage = ended(Stage(index=0, incumbent=RATE, line=LINE, course=RateCourse(rise=rise)))
     for _ in range(num_stalls):
         stage = ended(stage)
     over = ended(stage, started_over=True)
@@ -187,7 +188,7 @@ def test_a_run_starts_over_at_a_share_of_the_rate_that_was_picked_whatever_commi
 
 @pytest.mark.parametrize("num_stages", [0, 1])
 def test_neither_the_rate_that_was_picked_nor_one_that_it_rose_to_is_used_again(num_stages: int):
-    stage = Stage(index=0, incumbent=RATE, course=RateCourse(rise=2.0))
+    stage = Stage(index=0, incumbent=RATE, line=LINE, course=RateCourse(rise=2.0))
     for _ in range(num_stages):
         stage = ended(stage)
     over = ended(stage, started_over=True)
@@ -197,7 +198,7 @@ def test_neither_the_rate_that_was_picked_nor_one_that_it_rose_to_is_used_again(
 
 def test_a_run_whose_rate_is_vetoed_starts_over_at_a_share_of_the_rate_that_is_left():
     veto = steering_of([Steer(id=1, by="ada", veto={"learning_rate": Band(above=0.02)})])
-    stage = steered_stage(ended(Stage(index=0, incumbent=RATE)), SETUP.space, veto)
+    stage = steered_stage(ended(Stage(index=0, incumbent=RATE, line=LINE)), SETUP.space, veto)
     over = ended(stage, setup=steered_setup(SETUP, veto), started_over=True)
 
     assert stage.incumbent.learning_rate == 0.02
@@ -241,3 +242,9 @@ def test_a_restored_controller_goes_on_as_the_one_that_started_over():
     assert isinstance(controller, Controller)
 
     assert Controller.from_state_dict(controller.state_dict()).state_dict() == controller.state_dict()
+
+
+def test_a_loss_that_stands_still_where_nothing_was_learned_cuts_no_rate():
+    stage = ended(Stage(index=1, incumbent=RATE, line=CommittedLine(initial=1.5)))
+
+    assert stage.incumbent == RATE

@@ -253,13 +253,55 @@ def test_a_net_that_was_trained_before_is_never_taken_for_one_that_sleeps(is_new
     space = SearchSpace(optimizer="adamw", guess=Values(learning_rate=0.1), weights=Weights(3, 0.02, is_new=is_new))
     setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(steps=1000), seed=0)
     told = Observation(candidate_id=None, losses=(2.3,), step_seconds=(), bytes_sent=0, spent=Spent(steps=100))
+    until = Allowance(steps=1000)
+    decision = Decision(stage=1, values=setup.opening, reason="", switched=False, commit_until=until)
 
     gives_up = is_asleep(
         setup,
-        Stage(index=1, incumbent=Values(learning_rate=0.1)),
+        Stage(index=1, incumbent=setup.opening, decision=decision),
         Signs(num_steps=100, is_ignorant=True),
         told,
         is_over=False,
     )
 
     assert gives_up == is_new
+
+
+@pytest.mark.parametrize(("steps", "gives_up"), [(200, True), (400, False)])
+def test_a_net_that_sleeps_is_given_up_only_while_the_rate_could_rise_to_where_it_was(steps: int, gives_up: bool):
+    setup = SearchSetup(
+        SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1)), BoConfig(), Budget(steps=1000), seed=0
+    )
+    until = Allowance(steps=1000)
+    decision = Decision(stage=1, values=setup.opening, reason="", switched=False, commit_until=until)
+    told = Observation(candidate_id=None, losses=(2.3,), step_seconds=(), bytes_sent=0, spent=Spent(steps=steps))
+    stage, signs = Stage(index=1, incumbent=setup.opening, decision=decision), Signs(num_steps=100, is_ignorant=True)
+
+    assert is_asleep(setup, stage, signs, told, is_over=False) == gives_up
+
+
+def test_a_net_is_not_woken_by_a_rate_at_which_a_commit_diverged():
+    setup = SearchSetup(
+        SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1)), BoConfig(), Budget(steps=1000), seed=0
+    )
+    low, high = setup.opening.model_copy(update={"learning_rate": 0.001}), setup.opening
+    until = Allowance(steps=1000)
+    stage = Stage(index=0, incumbent=high)
+    stage.decision = Decision(stage=0, values=high, reason="", switched=False, commit_until=until)
+    told = Observation(
+        candidate_id=None,
+        losses=(2.3, math.inf),
+        step_seconds=(),
+        bytes_sent=0,
+        spent=Spent(steps=2),
+        diverged=True,
+        rolled_back=True,
+    )
+    stage = next_stage(setup, stage, Ending.of(told, Signs(), ("divergence",)), search=Spent())
+    stage.decision = Decision(stage=1, values=low, reason="", switched=False, commit_until=until)
+    stage.course = dataclasses.replace(stage.course, awakens=True)
+    asleep = told.model_copy(update={"losses": (2.3,) * 300, "diverged": False, "spent": Spent(steps=302)})
+
+    rise = raise_of(setup, stage, asleep, Signs(num_steps=300))
+
+    assert 1 < rise < 100 * BARRED_SHARE * 1.001
