@@ -11,7 +11,7 @@ MAX_POINTS = 200
 #: This many first losses are kept as they were: they show where a run starts, however long it gets.
 NUM_OPENING = 5
 #: Limit of the summed cosines: this many steps that fully agree with those before. More say nothing new.
-MOST_ALIGNED = 22.0
+MOST_ALIGNED = 24.5
 Point = tuple[float, float, float, float]
 
 

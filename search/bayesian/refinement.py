@@ -12,7 +12,7 @@ from search.curves.events import Signs
 from search.types import Observation, Spent
 
 #: The log of the rate rises by this much with a step that points just where the update before went.
-RISE_PER_STEP = 0.05
+RISE_PER_STEP = 0.045
 #: A rise by a smaller factor is ignored.
 LEAST_RISE = 1.01
 #: A commit that learns nothing is given up after this share of the run's steps, and at least this many. The run's first

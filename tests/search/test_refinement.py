@@ -130,7 +130,7 @@ def test_the_next_stage_goes_on_at_the_rate_and_says_why() -> None:
     risen = line.train(0.2)
 
     assert line.next_stage() == pytest.approx(risen)
-    assert "the rate had risen from 0.1 to 0.122, since gradients kept their course" in line.controller.decide().reason
+    assert "the rate had risen from 0.1 to 0.12, since gradients kept their course" in line.controller.decide().reason
 
 
 def test_after_a_divergence_it_starts_below_the_rate_of_the_decision_and_rises_no_more() -> None:

@@ -23,7 +23,7 @@ class JobWeights(Config):
     """The weights that another job of the service has exported."""
 
     job: str = Field(min_length=1, max_length=100, description="id of the job, which you may read")
-    arm: str | None = Field(None, max_length=100, description="an arm, a sample, or `best`; null: the job has one trial")
+    arm: str | None = Field(None, max_length=100, description="an arm, a sample, or `best`; null: it has one trial")
     seed: int | None = Field(None, ge=0, lt=2**31, description="null: the arm has one")
     which: Literal["best", "last"] | None = Field(
         None, description="the best evaluated state, or the last one; null: what the job exports"
