@@ -317,8 +317,8 @@ class BoConfig(WideConfig):
     )
     start_over: bool = Field(
         True,
-        description="start a run over at a lower rate if it learns its training data by heart in the first half of "
-        "the budget",
+        description="start a run over at a lower rate if it learns its training data by heart, or its rate was far too "
+        "high, in the first half of the budget",
     )
     switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
     min_gain: float = Field(0.002, ge=0, allow_inf_nan=False, description="and better by this share of the loss")

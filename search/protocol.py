@@ -20,6 +20,9 @@ class Strategy(Protocol):
     3. trains the commit with `values(spent)` until `decision.commit_until`.
     4. calls `tell` with the commit's observation (`candidate_id=None`), which closes the stage.
 
+    A decision that `starts_over` has no commit: the caller rewinds to the run's first step, and tells it, as after
+    `start_over` below. Only a caller whose space says that it `starts_over` gets one.
+
     A decision may name a `promoted` probe. Then the probe's steps are the commit's first, and the run goes on from its
     end instead of rewinding. The caller offers only probes whose end it holds: the last one, and the one that was
     `leading` before the next began.

@@ -352,7 +352,7 @@ class Controller(Strategy):
         return Decision(
             stage=stage.index,
             values=choice.values,
-            reason=choice.reason,
+            reason=f"{choice.reason}; so the run starts over" if over else choice.reason,
             switched=choice.values != stage.incumbent,
             is_usual=begins_as_usual(setup, stage),
             probability=choice.probability,

@@ -17,7 +17,7 @@ from search.bayesian.rewards import (
 )
 from search.bayesian.rollback import is_setback
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import Probe, Stage
+from search.bayesian.stage import BARRED_AXES, BARRED_FACTOR, Probe, Stage
 from search.budget import spending
 from search.budget.spending import Amounts
 from search.curves import events
@@ -26,6 +26,7 @@ from search.curves.curve_summary import Reading, side_by_side, trace_of
 from search.curves.events import Event, Signs
 from search.curves.faults import IGNORANCE_SHARE, Known
 from search.curves.forecast import size_of, standard_error
+from search.space import are_within
 from search.types import Candidate, Course, Observation, Spent, Values
 
 Array = NDArray[np.float64]
@@ -151,17 +152,21 @@ def may_start_over(setup: SearchSetup, spent: Spent) -> bool:
 
 
 def falls_far(setup: SearchSetup, stage: Stage, values: Values, spent: Spent) -> bool:
-    """Return whether the rate of `values` is far below those that have taught the model little: the run starts over.
+    """Return whether a search took `values` far below the rate that has taught the model little: the run starts over.
 
     A rate that is far too high leaves units that never learn again, which no lower rate mends (docs/decisions/0052).
+    A commit whose loss was not finite does not show that: a single batch may be at fault.
     """
-    initial, start = stage.line.initial, start_loss(stage)
     may = setup.space.starts_over and setup.config.revisit == "events" and may_start_over(setup, spent)
-    is_free = not (stage.is_pinned or stage.course.awakens)
-    if not (may and is_free) or initial is None or start is None:
+    is_steered = stage.is_pinned or stage.is_displaced
+    if not may or is_steered or stage.course.awakens or not stage.probes:
         return False
-    is_far_below = FAR_BELOW * values.learning_rate <= stage.course.highest
-    return is_far_below and initial - start < LITTLE_SHARE * size_of(initial, lowest=start)
+    kept, before, initial, start = stage.course.kept, stage.line.before, stage.line.initial, start_loss(stage)
+    if kept is None or before is None or before.diverged or initial is None or start is None:
+        return False
+    is_far_below = FAR_BELOW * values.learning_rate <= kept.learning_rate
+    is_like = are_within(values, kept, BARRED_FACTOR, BARRED_AXES)
+    return is_far_below and is_like and initial - start < LITTLE_SHARE * size_of(initial, lowest=start)
 
 
 def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Signs:

@@ -207,8 +207,10 @@ def _started_over(setup: SearchSetup, stage: Stage) -> _Begin:
     assert stage.decision is not None
     used, picked = stage.decision.values, _picked(setup, stage)
     what, factor = "the model was learning its data by heart", STARTED_OVER_FACTOR
-    if stage.decision.starts_over:  # probes of a model that was hurt do not tell a new one's rate
-        what, picked, factor = f"{stage.course.highest:.3g} was far too high", stage.course.highest, DIVERGED_FACTOR
+    if stage.decision.starts_over:  # probes of a model that was hurt do not show what a new one wants
+        assert stage.course.kept is not None
+        used, picked, factor = stage.course.kept, stage.course.kept.learning_rate, DIVERGED_FACTOR
+        what = f"{picked:.3g} was far too high"
     rate = max(setup.space.min_learning_rate, picked * factor)
     note = f"{what}, so the run starts over at {rate:.3g}"
     failed = used.model_copy(update={"learning_rate": picked})
@@ -307,7 +309,7 @@ def _course_after(setup: SearchSetup, stage: Stage, ending: Ending, meaning: _Me
     return RateCourse(
         ramp=was.ramp.ended(steps) if ending.is_kept else taken_back,
         raised=1.0 if is_new else since_search,
-        highest=_highest(setup, stage, ending),
+        kept=_kept(setup, stage, ending),
         picked=begin.incumbent.learning_rate if ending.has_failed else _picked(setup, stage),
         may_rise=meaning.is_quiet and not meaning.is_stalled and can_rise,
         awakens=begin.awakens or (was.awakens and not meaning.woke and not ending.has_failed),
@@ -316,7 +318,7 @@ def _course_after(setup: SearchSetup, stage: Stage, ending: Ending, meaning: _Me
     )
 
 
-def _highest(setup: SearchSetup, stage: Stage, ending: Ending) -> float:
+def _kept(setup: SearchSetup, stage: Stage, ending: Ending) -> Values | None:
     if ending.started_over:
-        return 0.0
-    return max(stage.course.highest, _raised(setup, stage)[0].learning_rate if ending.is_kept else 0.0)
+        return None
+    return _raised(setup, stage)[0] if ending.is_kept else stage.course.kept

@@ -115,7 +115,7 @@ class RateCourse:
     ramp: Ramp = NO_RAMP  # after the wide search
     rise: float = 1.0  # the factor by which this commit has raised the rate so far ...
     raised: float = 1.0  # ... and that of the commits before it, since the last search
-    highest: float = 0.0  # the highest rate of a commit that stayed, since the run's first step
+    kept: Values | None = None  # those of the last commit that stayed, with its rises; None: none since the first step
     picked: float | None = None  # the rate before these rises and cuts of a loss that stood still; None: no commit
     may_rise: bool = True  # False: something happened on the line, and no commit has met its forecast since
     awakens: bool = False  # nothing was learned yet, so the rate rises until something is

@@ -18,7 +18,7 @@ from service.wire.records import StageClosed
 def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
     """Train the commit's steps, with evaluations and checkpoints on the way. Return how it ended."""
     if commit.decision.starts_over:
-        return "start_over"
+        return "end" if state.is_over() else "start_over"
     until = pacing.within(commit.decision.commit_until, state.spec.budget)
     every, progress = state.spec.objective.every, state.progress
     while not state.ends_at(until):
@@ -47,7 +47,7 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
             # While the API is silent, nobody would learn of another checkpoint. Only one is written at a time.
             state.known = trial_checkpoints.named(state)
             trial_checkpoints.keep(state, commit)
-    course = _look(state, commit) if commit.measured.num_steps else "end"
+    course = _look(state, commit) if commit.measured.num_steps > commit.looked else "end"
     return "end" if course == "go_on" else course
 
 

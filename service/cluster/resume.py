@@ -51,7 +51,7 @@ class Resume(BaseModel):
     checkpoint: str
     checkpoints: list[str]  # all still on storage, oldest first
     stage: StageStart
-    first: StageStart | None = None  # where a run that overfits starts over; None: it never does
+    first: StageStart | None = None  # where a run starts over; None: it never does
     journal: dict[str, Any]
     progress: TrialLedger
     num_workers: int | None = None  # in the checkpoint; None: written by an earlier release

@@ -105,7 +105,7 @@ class TrialState:
         self.requests = UserRequests(sink)
         self.progress = TrialLedger()
         self.cost: StepCost | None = None  # of a step with the values in use; None: unknown yet
-        self.first: StageStart | None = None  # where a run that overfits starts over; None: it never does
+        self.first: StageStart | None = None  # where a run starts over; None: it never does
         self.failures: list[Failure] = []  # the commits that diverged since one was kept
         self.second: SecondLine | None = None
         self.known: list[str] = []  # the checkpoints that the API may still resume from

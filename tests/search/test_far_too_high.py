@@ -9,43 +9,76 @@ import pytest
 from search import strategies
 from search.bayesian.early_stopping import FAR_BELOW, LITTLE_SHARE, falls_far
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import CommittedLine, RateCourse, Stage
+from search.bayesian.stage import CommittedLine, RateCourse, Stage, Steered
 from search.config import BoConfig, Budget
+from search.curves.curve_summary import Ending, Reading
+from search.curves.events import Signs
 from search.loop.orders import Loop, Order, Taken, Task
 from search.space import SearchSpace
-from search.types import Spent, Values
+from search.types import Allowance, Candidate, Observation, Spent, Values
 
 HIGHEST, INITIAL, HURTS = 0.4, 2.0, 0.06
 RATE = Values(learning_rate=0.1)
 SPACE = SearchSpace(optimizer="sgd", guess=RATE, first_loss=INITIAL, sharpness=1.0, starts_over=True)
 SETUP = SearchSetup(SPACE, BoConfig(), Budget(steps=1000), seed=0)
-STAGE = Stage(
-    index=1,
-    incumbent=Values(learning_rate=HIGHEST),
-    line=CommittedLine(initial=INITIAL, start_loss=0.9 * INITIAL),
-    course=RateCourse(highest=HIGHEST),
-)
 LEARNED = (1 - LITTLE_SHARE) * INITIAL
-FAR, NEAR = Values(learning_rate=0.99 * HIGHEST / FAR_BELOW), Values(learning_rate=1.01 * HIGHEST / FAR_BELOW)
+HIGH, WITH_MOMENTUM = Values(learning_rate=HIGHEST), Values(learning_rate=HIGHEST, momentum=0.9)
+FAR, NEAR = (Values(learning_rate=share * HIGHEST / FAR_BELOW) for share in (0.99, 1.01))
 
 
-def test_a_run_that_has_learned_little_starts_over_where_its_rate_falls_far():
-    assert falls_far(SETUP, STAGE, FAR, Spent(steps=100))
+def searched(*, start: float = 0.9 * INITIAL, diverged: bool = False, **changes: Any) -> Stage:
+    """Return a stage that has probed, after a commit at `HIGH` that stayed, and ended at the loss `start`."""
+    told = Observation(
+        candidate_id=None, losses=(start,), step_seconds=(), bytes_sent=0, spent=Spent(steps=50), diverged=diverged
+    )
+    line = CommittedLine(initial=INITIAL, start_loss=start, before=Ending.of(told, Signs(), ()))
+    probe = Candidate(id="1-0", stage=1, values=FAR, allowance=Allowance(steps=10), origin="move")
+    reading = Reading.of(told.model_copy(update={"candidate_id": probe.id, "diverged": False}))
+    stage = Stage(index=1, incumbent=HIGH, line=line, course=RateCourse(kept=HIGH))
+    return replace(stage, **{"candidates": [probe], "readings": {probe.id: reading}} | changes)
+
+
+def test_a_run_that_has_learned_little_starts_over_where_a_search_takes_a_far_lower_rate() -> None:
+    assert falls_far(SETUP, searched(), FAR, Spent(steps=100))
+
+
+PINNED = Steered(pinned=frozenset(["learning_rate"]))
 
 
 @pytest.mark.parametrize(
     ("setup", "stage", "values", "steps"),
     [
-        (SETUP, STAGE, NEAR, 100),
-        (SETUP, STAGE, FAR, 500),
-        (SETUP, replace(STAGE, line=CommittedLine(initial=INITIAL, start_loss=0.99 * LEARNED)), FAR, 100),
-        (SETUP, replace(STAGE, course=RateCourse(highest=HIGHEST, awakens=True)), FAR, 100),
-        (replace(SETUP, space=SPACE.model_copy(update={"starts_over": False})), STAGE, FAR, 100),
-        (replace(SETUP, config=BoConfig(start_over=False)), STAGE, FAR, 100),
+        (SETUP, searched(), NEAR, 100),
+        (SETUP, searched(course=RateCourse(kept=WITH_MOMENTUM)), FAR.model_copy(update={"momentum": 0.5}), 100),
+        (SETUP, searched(), FAR, 500),
+        (SETUP, searched(start=0.99 * LEARNED), FAR, 100),
+        (SETUP, searched(diverged=True), FAR, 100),
+        (SETUP, searched(candidates=[]), FAR, 100),
+        (SETUP, searched(course=RateCourse(kept=None)), FAR, 100),
+        (SETUP, searched(course=RateCourse(kept=HIGH, awakens=True)), FAR, 100),
+        (SETUP, searched(steered=PINNED), FAR, 100),
+        (SETUP, searched(steered=Steered(unsteered=FAR)), FAR, 100),
+        (replace(SETUP, space=SPACE.model_copy(update={"starts_over": False})), searched(), FAR, 100),
+        (replace(SETUP, config=BoConfig(start_over=False)), searched(), FAR, 100),
+        (replace(SETUP, config=BoConfig(revisit="stages")), searched(), FAR, 100),
     ],
-    ids=["falls little", "late", "learned much", "wakes a net", "cannot go back", "is told not to"],
+    ids=[
+        "falls little",
+        "changes its momentum too",
+        "late",
+        "learned much",
+        "a commit was not finite",
+        "no search",
+        "nothing stayed",
+        "wakes a net",
+        "is pinned",
+        "is steered",
+        "cannot go back",
+        "is told not to",
+        "each stage searches",
+    ],
 )
-def test_it_goes_on_where(setup: SearchSetup, stage: Stage, values: Values, steps: int):
+def test_it_goes_on_where(setup: SearchSetup, stage: Stage, values: Values, steps: int) -> None:
     assert not falls_far(setup, stage, values, Spent(steps=steps))
 
 
@@ -86,14 +119,14 @@ def trained(**config: Any) -> tuple[Loop, Fragile]:
     return loop, model
 
 
-def test_the_run_goes_back_to_its_first_step_and_trains_at_the_rate_that_was_found():
+def test_the_run_goes_back_to_its_first_step_and_trains_at_a_quarter_of_the_rate_that_hurt() -> None:
     loop, model = trained()
 
     [over] = [each for each in loop.decisions if each.starts_over]
     [index] = [number for number, order in enumerate(model.orders) if order.task == Task.START_OVER]
     following = next(order for order in model.orders[index:] if order.steps)
     before = loop.decisions[over.stage - 1].values
-    assert following.task == Task.COMMIT
-    assert following.steps[0].learning_rate == over.values.learning_rate <= before.learning_rate / FAR_BELOW
+    assert following.task == Task.COMMIT and following.steps[0].learning_rate == before.learning_rate / 4
+    assert all(each.learning_rate < before.learning_rate for order in model.orders[index:] for each in order.steps)
     assert loop.spent().steps == 1000
     assert model.state[0] > trained(start_over=False)[1].state[0]
