@@ -59,7 +59,7 @@ def _results(found: Comparison, letters: Mapping[str, str]) -> Sheet:
     specs = {job.id: job.spec for job in found.jobs}
     metrics = sorted({name for each in found.trials for name in each.trial.validation_metrics})
     of = "" if found.metric == LOSS else f"{found.metric} "
-    target = [] if found.target is None else [f"to the worst end, {of}{figures.loss(found.target)}"]
+    target = [] if found.target is None else [f"to the median end, {of}{figures.loss(found.target)}"]
     on_test = tested([each.trial for each in found.trials])
     columns = ("val. loss", *metrics, *(f"test {name}" for name in on_test), "sent", "training", *target)
     sheet = Sheet("", "trial", *columns, title="Results", left=("", "trial"))
