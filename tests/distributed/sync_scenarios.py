@@ -359,6 +359,7 @@ def replicas_apart(rank: int, num_workers: int, **parts: Any) -> dict[str, Any]:
     return {
         "losses": [run.losses for run in runs],
         "sent": [run.bytes_sent for run in runs],
+        "overlaps": isinstance(first.config.sync, StreamingDiLoCoConfig),
         "bits": [digest(list(replica.model.parameters())) for replica in (first, second)],
         "evaluations": evaluations,
         "of the mean": loss_of_the_mean(second),
