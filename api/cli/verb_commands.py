@@ -412,6 +412,11 @@ def clone(
     if not made.changes:  # to standard error: scripts read only the id
         warn(f"nothing differs from {made.source}")
     for change in made.changes:
-        warn(f"  {change.pointer}: {change.before} -> {change.after}")
+        warn(f"  {change.pointer}: {_given(change.before)} -> {_given(change.after)}")
     if made.job is not None:
         typer.echo(made.job.id)
+
+
+def _given(value: Any) -> Any:
+    """Return a part of a job without the fields that it leaves out."""
+    return {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else value

@@ -112,6 +112,18 @@ def test_a_job_is_submitted_listed_and_cancelled(at: str, job_file: Path) -> Non
     assert again.exit_code == 2 and "cancelled" in again.stderr
 
 
+def test_a_clone_tells_what_differs_without_the_fields_that_the_job_leaves_out(
+    at: str, job_file: Path, tmp_path: Path
+) -> None:
+    job_id = run_cli.invoke(main.app, ["submit", str(job_file)]).stdout.strip()
+    changes = tmp_path / "changes.yaml"
+    changes.write_text("params: {optimizer.weight_decay: {uniform: [0, 0.5]}}\nsweep: {samples: 2}\n", "utf-8")
+
+    told = run_cli.invoke(main.app, ["clone", job_id, "--changes", str(changes), "--dry-run"]).stderr
+
+    assert "/params/optimizer.weight_decay: None -> {'uniform': [0.0, 0.5]}" in told
+
+
 def test_a_job_that_is_submitted_or_cloned_again_with_its_key_is_queued_once(at: str, job_file: Path) -> None:
     def queued(*words: str) -> str:
         return run_cli.invoke(main.app, [*words, "--idempotency-key", words[0]]).stdout.strip()
