@@ -38,6 +38,7 @@ from races import network, rates, tasks, time_table
 from races.auto_race import Race, Watcher
 from races.book import Book
 from races.hosts import HostGroup
+from races.race import turned
 from races.time_table import AUTO, NETWORKS, SEEDS, TARGETS, best_rate, is_at, tried
 
 from search.surrogate.acquisition import warm_up
@@ -98,7 +99,8 @@ def run_network(book: Book, given: argparse.Namespace, num_hosts: int, rates_mbp
             num_failed += sum(run_grid(book, hosts, race, task, arm) for arm in BASELINES if arm != ALONE)
         for seed, mbps, task in itertools.product(given.seeds, rates_mbps, given.tasks):
             race = Race(mbps, given.budget, seed, TARGETS[task])
-            for arm in turned(ARMS if seed == SEEDS[0] else contenders(book.rows, task, num_hosts), seed):
+            arms = ARMS if seed == SEEDS[0] else contenders(book.rows, task, num_hosts)
+            for arm in turned(arms, seed, of=len(SEEDS)):
                 num_failed += attempt(book, hosts, "race", race, task, arm, rate_of(book.rows, task, num_hosts, arm))
     return num_failed
 
@@ -120,12 +122,6 @@ def patience(rows: Sequence[Json], task: str, num_hosts: int, arm: str) -> float
     """Return for how many steps the next rate of the grid may train."""
     took = [row["steps"] for row in rows if is_at(row, "grid", task, num_hosts) and row["arm"] == arm]
     return min((CLEARLY_LATER * steps for steps in took if steps is not None), default=math.inf)
-
-
-def turned(arms: Sequence[str], seed: int) -> Sequence[str]:
-    """Return the arms in an order that turns with the seed, so that none is always the first or the last."""
-    cut = seed % len(SEEDS) * len(arms) // len(SEEDS)
-    return (*arms[cut:], *arms[:cut])
 
 
 def rate_of(rows: Sequence[Json], task: str, num_hosts: int, arm: str) -> float:

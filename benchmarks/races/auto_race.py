@@ -11,7 +11,16 @@ from races.race import Validation, crossing
 from service.cluster.sink import UnaskedSink
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
-from service.wire.records import AnyRecord, Billed, Control, MetricPoints, StageDecided, TrialFinished, TrialStarted
+from service.wire.records import (
+    AnyRecord,
+    Bill,
+    Billed,
+    Control,
+    MetricPoints,
+    StageDecided,
+    TrialFinished,
+    TrialStarted,
+)
 from trainers.methods.exchange.auto.spec import DEFAULT, LOCAL, Option, exchange_of
 from trainers.methods.exchange.dense.spec import NoneConfig
 
@@ -25,6 +34,8 @@ ARMS = (AUTO, *(option.name for option in DEFAULT))
 #: The same for all runs. Rates are searched near the best, since the comparison is of exchanges: at 1, which probes of
 #: 40 steps prefer, a run takes three times as long. Where no search fits, the guess is good.
 OPTIMIZER = {"kind": "schedulefree_sgd", "learning_rate": 0.3}
+#: Seconds without searches after which a run's speed is known.
+SPEED_AFTER_S = 15.0
 CONTROLLER = {"kind": "bo", "min_learning_rate": 0.2, "max_learning_rate": 0.5, "max_search_fraction": 0.2}
 
 
@@ -63,14 +74,20 @@ def exchange_part(arm: str) -> Json:
 
 
 class Watcher(UnaskedSink):
-    """A trial's sink that stops it at the loss, or after `patience_s` of its clock or `patience_steps`."""
+    """A trial's sink that stops it at the loss, or after `patience_s` of its clock or `patience_steps`.
 
-    def __init__(self, target: float, patience_s: float, patience_steps: float = math.inf) -> None:
+    Or as soon as its speed shows that it will not make `least_steps` within `patience_s`.
+    """
+
+    def __init__(
+        self, target: float, patience_s: float, patience_steps: float = math.inf, *, least_steps: float = 0.0
+    ) -> None:
         self._target, self._patience_s, self._patience_steps = target, patience_s, patience_steps
+        self._least_steps = least_steps
         self._looks: list[Validation] = []
         self._decided: list[StageDecided] = []
-        self._seconds = self._started = self._before_s = 0.0
-        self._steps = 0
+        self._bill = Bill()
+        self._started = self._before_s = 0.0
 
     def report(self, *records: AnyRecord) -> None:
         for record in records:
@@ -82,7 +99,7 @@ class Watcher(UnaskedSink):
                 case StageDecided():
                     self._decided.append(record)
                 case Billed():
-                    self._seconds, self._steps = record.bill.seconds_training, record.bill.steps
+                    self._bill = record.bill
 
     def _look(self, points: MetricPoints) -> None:
         if not self._looks:  # the first is when the clock starts
@@ -92,9 +109,15 @@ class Watcher(UnaskedSink):
             self._looks.append(Validation(step, seconds, own=loss, mean=loss))
 
     def asked(self) -> Control:
-        has_lost = self._seconds > self._patience_s or self._steps > self._patience_steps
+        bill = self._bill
+        has_lost = bill.seconds_training > self._patience_s or bill.steps > self._patience_steps or self._is_too_slow()
         is_there = any(look.loss <= self._target for look in self._looks)
         return Control.STOP if is_there or has_lost else Control.RUN
+
+    def _is_too_slow(self) -> bool:
+        line_s = self._bill.seconds_training - self._bill.seconds_search
+        most_s = self._patience_s - self._bill.seconds_search
+        return line_s > SPEED_AFTER_S and self._bill.steps / line_s * most_s < self._least_steps
 
     def told(self, finished: TrialFinished) -> Json:
         """Return what is recorded: when the loss was reached, and what was tried, sent and chosen on the way."""

@@ -18,6 +18,12 @@ from races.team import Block, Team
 Json = dict[str, Any]
 
 
+def turned(arms: Sequence[str], turn: int, *, of: int) -> Sequence[str]:
+    """Return the arms in an order that turns, so that in `of` turns none is always the first or the last."""
+    cut = turn % of * len(arms) // of
+    return (*arms[cut:], *arms[:cut])
+
+
 @dataclass(frozen=True)
 class Rules:
     """What the arms of a race do, and when one of them is done."""

@@ -13,7 +13,7 @@ from races import auto_table
 from races.auto_race import ARMS, Race, Watcher, trial
 from races.hosts import HostGroup
 
-from service.wire.records import Bill, Control, MetricPoints, TrialFinished, TrialStarted
+from service.wire.records import Bill, Billed, Control, MetricPoints, TrialFinished, TrialStarted
 
 RACE = Race(mbps=100.0, budget_s=30.0, seed=3, target=0.5)
 
@@ -101,6 +101,29 @@ def test_only_a_disturbed_run_is_run_again(tmp_path: Path, monkeypatch: pytest.M
     assert again == ["none"]
 
 
+def test_an_option_that_did_not_get_there_with_a_seed_before_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book, run = auto.Book(tmp_path / "rows.jsonl"), []
+    race = Race(mbps=None, budget_s=auto.BUDGETS["unlimited"], seed=0, target=auto.TARGET)
+    monkeypatch.setattr(auto.network.Network, "limit", lambda *_: None)
+    monkeypatch.setattr(auto, "attempt", lambda book, hosts, race, arm: run.append(arm) or 0)
+    book.add("run", [_row("none", 0, 9.0) | asdict(race), _row("fp16", 0, None) | asdict(race)])
+
+    arms = ["auto", "none", "fp16"]
+    auto.run_all(book, auto.network.Network(2, "none"), Namespace(seeds=[1], links=["unlimited"], arms=arms))
+
+    assert run == ["none", "auto"]
+
+
+def test_a_run_that_is_too_slow_for_the_fewest_steps_is_stopped_before_its_time() -> None:
+    slow, fast = (Watcher(target=0.5, patience_s=100.0, least_steps=1000) for _ in range(2))
+    for watcher, steps in ((slow, 150), (fast, 250)):
+        watcher.report(_billed(Bill(seconds_training=30.0, seconds_search=10.0, steps=steps)))
+
+    assert (slow.asked(), fast.asked()) == (Control.STOP, Control.RUN)
+
+
 def test_an_option_that_auto_used_and_that_was_not_raced_alone_is_named() -> None:
     rows = [_row("none", 0, 20.0), _row("auto", 0, 20.0)]
 
@@ -148,6 +171,10 @@ def test_auto_is_said_to_use_what_most_steps_that_stayed_were_by() -> None:
 
 def _look(step: int, seconds: float, loss: float | None) -> MetricPoints:
     return MetricPoints(trial_id="run", name="validation_loss", steps=(step,), seconds=(seconds,), values=(loss,))
+
+
+def _billed(bill: Bill) -> Billed:
+    return Billed(trial_id="run", bill=bill)
 
 
 def _finished(bill: Bill) -> TrialFinished:

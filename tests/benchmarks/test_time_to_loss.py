@@ -8,6 +8,7 @@ import time_to_loss
 from races.auto_race import Race
 from races.book import Book, commit, num_commits
 from races.network import Network
+from races.race import turned
 from races.time_table import AUTO, MANY_SEEDS, later, paired, ratio_told, seconds_told, table, verdict
 from time_to_loss import (
     ALONE,
@@ -21,7 +22,6 @@ from time_to_loss import (
     patience,
     rate_of,
     trial,
-    turned,
 )
 
 RACE = Race(mbps=100.0, budget_s=30.0, seed=3, target=2.2)
@@ -185,8 +185,8 @@ def test_a_rate_of_the_grid_has_lost_once_it_is_clearly_later_than_the_best() ->
 
 @pytest.mark.parametrize("arms", [ARMS, ARMS[:6], ARMS[:3]])
 def test_no_arm_is_always_the_first(arms: tuple[str, ...]) -> None:
-    assert len({turned(arms, seed)[0] for seed in range(3)}) == 3
-    assert all(sorted(turned(arms, seed)) == sorted(arms) for seed in range(3))
+    assert len({turned(arms, seed, of=3)[0] for seed in range(3)}) == 3
+    assert all(sorted(turned(arms, seed, of=3)) == sorted(arms) for seed in range(3))
 
 
 def test_a_baseline_that_no_rate_brought_to_the_loss_is_no_contender() -> None:
