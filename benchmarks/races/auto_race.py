@@ -115,9 +115,9 @@ class Watcher(UnaskedSink):
         return Control.STOP if is_there or has_lost else Control.RUN
 
     def _is_too_slow(self) -> bool:
-        line_s = self._bill.seconds_training - self._bill.seconds_search
-        most_s = self._patience_s - self._bill.seconds_search
-        return line_s > SPEED_AFTER_S and self._bill.steps / line_s * most_s < self._least_steps
+        bill = self._bill  # of a search that is under way it does not know the seconds yet
+        line_s, most_s = bill.seconds_training - bill.seconds_search, self._patience_s - bill.seconds_search
+        return bill.steps > 0 and line_s > SPEED_AFTER_S and bill.steps / line_s * most_s < self._least_steps
 
     def told(self, finished: TrialFinished) -> Json:
         """Return what is recorded: when the loss was reached, and what was tried, sent and chosen on the way."""

@@ -121,7 +121,10 @@ def test_a_run_that_is_too_slow_for_the_fewest_steps_is_stopped_before_its_time(
     for watcher, steps in ((slow, 150), (fast, 250)):
         watcher.report(_billed(Bill(seconds_training=30.0, seconds_search=10.0, steps=steps)))
 
-    assert (slow.asked(), fast.asked()) == (Control.STOP, Control.RUN)
+    searching = Watcher(target=0.5, patience_s=100.0, least_steps=1000)
+    searching.report(_billed(Bill(seconds_training=30.0)))
+
+    assert (slow.asked(), fast.asked(), searching.asked()) == (Control.STOP, Control.RUN, Control.RUN)
 
 
 def test_an_option_that_auto_used_and_that_was_not_raced_alone_is_named() -> None:
