@@ -4,18 +4,23 @@
     python benchmarks/auto.py table [--file FILE]
 
 Two hosts train to a validation loss: once with `auto`, and once with each of its options alone, or with those of
-`--arms`, in an order that turns with the seed. In all of them the same controller searches the learning rate, on the
-clock, with the same budget. Each run is a line of FILE. Recorded runs are not repeated, unless they were disturbed.
-Needs root and iproute2, else ends with 2.
+`--arms`. In all of them the same controller searches the learning rate, on the clock, with the same budget. The runs on
+a link with a seed take turns, a second at a time. Each is a line of FILE. A race is not repeated, unless it was
+disturbed. Needs root and iproute2, else ends with 2.
 """
 
 import argparse
 import os
+import queue
 import signal
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +29,13 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, o
 
 from races import auto_table, network, tasks
 from races.auto_race import ARMS, AUTO, NUM_HOSTS, TASK, Race, Watcher, trial
+from races.auto_table import told
 from races.book import Book
 from races.hosts import HostGroup
-from races.race import turned
+from races.turns import Turns
 
 from search.surrogate.acquisition import warm_up
 from service.cluster.trial import train
-from trainers.training.call_results import WorkerFailed, WorkerLost
 
 Json = dict[str, Any]
 FILE = Path(__file__).parent / "auto.jsonl"
@@ -62,45 +67,74 @@ def main() -> int:
 
 
 def run_all(book: Book, hosts: network.Network, given: argparse.Namespace) -> int:
-    """Run what is missing, all arms of a link one after the other; returns how many runs failed.
-
-    An option that did not get there with a seed before is left out: it is not the best.
-    """
+    """Run the races that are missing; returns how many runs failed."""
     num_failed = 0
     for seed in given.seeds:
         for link in given.links:
             race = Race(None if link == "unlimited" else float(link), BUDGETS[link], seed, TARGET)
-            hosts.limit(race.mbps)
-            for arm in turned(given.arms, seed, of=len(SEEDS)):
-                calm = [row for row in book.find(mbps=race.mbps, arm=arm) if not auto_table.is_disturbed(row)]
-                is_slow = any(row["seed"] < seed and row["seconds"] is None for row in calm)
-                if not is_slow and all(row["seed"] != seed for row in calm):
-                    num_failed += attempt(book, hosts, race, arm)
+            if all(map(auto_table.is_disturbed, book.find(**asdict(race)))):
+                hosts.limit(race.mbps)
+                num_failed += run_race(book, hosts, race, contenders(book, race, given.arms))
     return num_failed
 
 
-def attempt(book: Book, hosts: network.Network, race: Race, arm: str) -> int:
-    """Run an arm and note what came of it; returns 1 if it failed: calling this program again makes up for it."""
-    reached = [row["seconds"] for row in book.find(**asdict(race)) if row["seconds"] is not None]
-    patience_s = race.budget_s if arm == AUTO or not reached else PATIENCE * min(reached)
+def contenders(book: Book, race: Race, arms: Sequence[str]) -> list[str]:
+    """Return the `arms` without options that did not get there with a seed before: none of them is the best."""
+    calm = [row for row in book.find(mbps=race.mbps) if not auto_table.is_disturbed(row) and row["seed"] < race.seed]
+    slow = [row["arm"] for row in calm if row["seconds"] is None and row["arm"] != AUTO]
+    return [arm for arm in arms if arm not in slow]
+
+
+def run_race(book: Book, hosts: network.Network, race: Race, arms: Sequence[str]) -> int:
+    """Run the arms, which take turns, and note what came of them; returns how many failed."""
     fewest = min([row["steps"] for row in book.rows if row["steps"] is not None], default=0.0)
-    watcher = Watcher(race.target, patience_s, least_steps=0.0 if arm == AUTO else LEAST_STEPS * fewest)
-    try:
-        row = measure(hosts, race, arm, watcher)
-    except (WorkerFailed, WorkerLost) as error:
-        print(f"{arm}: {error}", file=sys.stderr, flush=True)
-        return 1
-    book.add("run", [row])
-    print(f"{race.mbps or 'unlimited'} Mbit/s, seed {race.seed}, {arm}: {auto_table.told(row)}", flush=True)
-    return 0
+    turns, ended, specs = Turns(arms), queue.Queue[Json | Exception](), {arm: trial(race, arm) for arm in arms}
+    watchers = {
+        arm: Watcher(
+            race.target,
+            race.budget_s,
+            least_steps=0.0 if arm == AUTO else LEAST_STEPS * fewest,
+            now=partial(turns.seconds, arm),
+        )
+        for arm in arms
+    }
 
+    def run(arm: str, group: HostGroup, folder: str) -> None:
+        turns.wait(arm)
+        try:
+            finished = train(specs[arm], group, watchers[arm], trial_id="run", storage_url=f"{folder}/{arms.index(arm)}")
+            ended.put({"arm": arm} | watchers[arm].told(finished) | {"load": os.getloadavg()[0]})
+        except Exception as error:
+            ended.put(error)
+        finally:
+            turns.leave(arm)
 
-def measure(hosts: network.Network, race: Race, arm: str, watcher: Watcher) -> Json:
-    """Train to the loss, and return what is recorded of it as JSON."""
-    spec = trial(race, arm)
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, HostGroup(spec.replica, hosts) as group:
-        finished = train(spec, group, watcher, trial_id="run", storage_url=folder)
-    return asdict(race) | {"arm": arm} | watcher.told(finished) | {"load": os.getloadavg()[0], "at": int(time.time())}
+    with ExitStack() as opened:
+        folder = opened.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
+        groups = {
+            arm: opened.enter_context(
+                HostGroup(specs[arm].replica, hosts, number=number, wait=partial(turns.wait, arm))
+            )
+            for number, arm in enumerate(arms)
+        }
+        for arm, group in groups.items():  # daemons: a signal ends this program without them
+            threading.Thread(target=run, args=(arm, group, folder), daemon=True).start()
+        rows, num_failed = list[Json](), 0
+        for _ in arms:
+            row = ended.get()  # every call to a group has a timeout
+            if isinstance(row, Exception):
+                num_failed += 1
+                print(f"{race}: {row!r}", file=sys.stderr, flush=True)
+                continue
+            rows.append(asdict(race) | row | {"at": int(time.time())})
+            print(f"{race.mbps or 'unlimited'} Mbit/s, seed {race.seed}, {row['arm']}: {told(rows[-1])}", flush=True)
+            reached = [each["seconds"] for each in rows if each["seconds"] is not None]
+            for other, watcher in watchers.items():
+                if reached and other != AUTO:
+                    watcher.patience_s = PATIENCE * min(reached)
+    if not num_failed:  # calling this program again makes up for it
+        book.add("run", rows)
+    return num_failed
 
 
 def parse() -> argparse.Namespace:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,14 +77,21 @@ def exchange_part(arm: str) -> Json:
 class Watcher(UnaskedSink):
     """A trial's sink that stops it at the loss, or after `patience_s` of its clock or `patience_steps`.
 
-    Or as soon as its speed shows that it will not make `least_steps` within `patience_s`.
+    Or as soon as its speed shows that it will not make `least_steps` within `patience_s`, which may be lowered while
+    it trains. `now` returns the seconds that the trial has had, whatever their zero.
     """
 
     def __init__(
-        self, target: float, patience_s: float, patience_steps: float = math.inf, *, least_steps: float = 0.0
+        self,
+        target: float,
+        patience_s: float,
+        patience_steps: float = math.inf,
+        *,
+        least_steps: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._target, self._patience_s, self._patience_steps = target, patience_s, patience_steps
-        self._least_steps = least_steps
+        self._target, self.patience_s, self._patience_steps = target, patience_s, patience_steps
+        self._least_steps, self._now = least_steps, now
         self._looks: list[Validation] = []
         self._decided: list[StageDecided] = []
         self._bill = Bill()
@@ -93,7 +101,7 @@ class Watcher(UnaskedSink):
         for record in records:
             match record:
                 case TrialStarted():
-                    self._started = time.monotonic()
+                    self._started = self._now()
                 case MetricPoints(name="validation_loss"):
                     self._look(record)
                 case StageDecided():
@@ -103,20 +111,20 @@ class Watcher(UnaskedSink):
 
     def _look(self, points: MetricPoints) -> None:
         if not self._looks:  # the first is when the clock starts
-            self._before_s = time.monotonic() - self._started - points.seconds[0]
+            self._before_s = self._now() - self._started - points.seconds[0]
         for step, seconds, loss in zip(points.steps, points.seconds, points.values, strict=True):
             loss = math.nan if loss is None else loss
             self._looks.append(Validation(step, seconds, own=loss, mean=loss))
 
     def asked(self) -> Control:
         bill = self._bill
-        has_lost = bill.seconds_training > self._patience_s or bill.steps > self._patience_steps or self._is_too_slow()
+        has_lost = bill.seconds_training > self.patience_s or bill.steps > self._patience_steps or self._is_too_slow()
         is_there = any(look.loss <= self._target for look in self._looks)
         return Control.STOP if is_there or has_lost else Control.RUN
 
     def _is_too_slow(self) -> bool:
         bill = self._bill  # of a search that is under way it does not know the seconds yet
-        line_s, most_s = bill.seconds_training - bill.seconds_search, self._patience_s - bill.seconds_search
+        line_s, most_s = bill.seconds_training - bill.seconds_search, self.patience_s - bill.seconds_search
         return bill.steps > 0 and line_s > SPEED_AFTER_S and bill.steps / line_s * most_s < self._least_steps
 
     def told(self, finished: TrialFinished) -> Json:

@@ -3,7 +3,8 @@
 import itertools
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -15,20 +16,31 @@ from trainers.training.call_results import Outcome
 from trainers.training.group import WorkerGroup
 from trainers.training.rank import Rank
 
+#: A group connects anew after a repair, each time by another port.
+PORTS_OF_GROUP = 100
+
 
 class HostGroup(WorkerGroup):
     """Starts a worker on each host of `network`, and ends them when it is closed.
 
-    They are forks of this process, and have its imports and its data.
+    They are forks of this process, and have its imports and its data. Groups on the same network are told apart by
+    their `number`. Every call first does `wait`, which returns the seconds waited: the training clock leaves them out.
     """
 
-    def __init__(self, config: ReplicaConfig, network: Network) -> None:
+    def __init__(
+        self, config: ReplicaConfig, network: Network, *, number: int = 0, wait: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self.config, self.num_workers = config, network.num_hosts
-        self._network = network
-        self._ports = itertools.count(FIRST_PORT)
+        self._network, self._wait = network, wait
+        self._ports = itertools.count(FIRST_PORT + PORTS_OF_GROUP * number)
         self._workers: dict[int, Any] = {}
         self._desks: dict[int, Connection] = {}
         self._open()
+
+    def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
+        if waited := self._wait():
+            self.recovery = replace(self.recovery, seconds=self.recovery.seconds + waited)
+        return super().call(method, *args, timeout_s=timeout_s)
 
     def close(self) -> None:
         for rank in list(self._workers):
