@@ -11,14 +11,13 @@ disturbed. Needs root and iproute2, else ends with 2.
 
 import argparse
 import os
-import queue
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, o
 
 from races import auto_table, network, tasks
 from races.auto_race import ARMS, AUTO, NUM_HOSTS, TASK, Race, Watcher, trial
-from races.auto_table import told
+from races.auto_table import link_name, told
 from races.book import Book
 from races.hosts import HostGroup
 from races.turns import Turns
@@ -87,54 +86,60 @@ def contenders(book: Book, race: Race, arms: Sequence[str]) -> list[str]:
 
 def run_race(book: Book, hosts: network.Network, race: Race, arms: Sequence[str]) -> int:
     """Run the arms, which take turns, and note what came of them; returns how many failed."""
-    fewest = min([row["steps"] for row in book.rows if row["steps"] is not None], default=0.0)
-    turns, ended, specs = Turns(arms), queue.Queue[Json | Exception](), {arm: trial(race, arm) for arm in arms}
-    watchers = {
-        arm: Watcher(
-            race.target,
-            race.budget_s,
-            least_steps=0.0 if arm == AUTO else LEAST_STEPS * fewest,
-            now=partial(turns.seconds, arm),
-        )
-        for arm in arms
-    }
-
-    def run(arm: str, group: HostGroup, folder: str) -> None:
-        turns.wait(arm)
-        try:
-            finished = train(specs[arm], group, watchers[arm], trial_id="run", storage_url=f"{folder}/{arms.index(arm)}")
-            ended.put({"arm": arm} | watchers[arm].told(finished) | {"load": os.getloadavg()[0]})
-        except Exception as error:
-            ended.put(error)
-        finally:
-            turns.leave(arm)
-
+    turns, rows, num_failed = Turns(arms), list[Json](), 0
+    least_steps = LEAST_STEPS * min((row["steps"] for row in book.rows if row["steps"] is not None), default=0.0)
     with ExitStack() as opened:
         folder = opened.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
-        groups = {
-            arm: opened.enter_context(
-                HostGroup(specs[arm].replica, hosts, number=number, wait=partial(turns.wait, arm))
-            )
+        pool = opened.enter_context(ThreadPoolExecutor(len(arms)))
+        runs = [
+            opened.enter_context(closing(Run(race, arm, hosts, turns, number=number, least_steps=least_steps)))
             for number, arm in enumerate(arms)
-        }
-        for arm, group in groups.items():  # daemons: a signal ends this program without them
-            threading.Thread(target=run, args=(arm, group, folder), daemon=True).start()
-        rows, num_failed = list[Json](), 0
-        for _ in arms:
-            row = ended.get()  # every call to a group has a timeout
-            if isinstance(row, Exception):
+        ]
+        for ended in as_completed([pool.submit(run.train, f"{folder}/{run.arm}") for run in runs]):
+            if (error := ended.exception()) is not None:
                 num_failed += 1
-                print(f"{race}: {row!r}", file=sys.stderr, flush=True)
+                print(f"{race}: {error!r}", file=sys.stderr, flush=True)
                 continue
-            rows.append(asdict(race) | row | {"at": int(time.time())})
-            print(f"{race.mbps or 'unlimited'} Mbit/s, seed {race.seed}, {row['arm']}: {told(rows[-1])}", flush=True)
-            reached = [each["seconds"] for each in rows if each["seconds"] is not None]
-            for other, watcher in watchers.items():
-                if reached and other != AUTO:
-                    watcher.patience_s = PATIENCE * min(reached)
+            rows.append(asdict(race) | ended.result())
+            print(
+                f"{race.mbps or 'unlimited'} Mbit/s, seed {race.seed}, {rows[-1]['arm']}: {told(rows[-1])}", flush=True
+            )
+            for run in runs:
+                run.be_patient(rows)
     if not num_failed:  # calling this program again makes up for it
         book.add("run", rows)
     return num_failed
+
+
+class Run:
+    """A run that takes turns with the others of its race."""
+
+    def __init__(
+        self, race: Race, arm: str, hosts: network.Network, turns: Turns, *, number: int, least_steps: float
+    ) -> None:
+        self.arm, self._turns, self._spec = arm, turns, trial(race, arm)
+        least = 0.0 if arm == AUTO else least_steps
+        self._watcher = Watcher(race.target, race.budget_s, least_steps=least, now=partial(turns.seconds, arm))
+        self._group = HostGroup(self._spec.replica, hosts, number=number, wait=partial(turns.wait, arm))
+
+    def close(self) -> None:
+        self._group.close()
+
+    def train(self, folder: str) -> Json:
+        """Train to the loss, and return what is recorded of it as JSON."""
+        self._turns.wait(self.arm)
+        try:
+            finished = train(self._spec, self._group, self._watcher, trial_id="run", storage_url=folder)
+        finally:
+            self._turns.leave(self.arm)
+        seen = self._watcher.told(finished)
+        return {"arm": self.arm} | seen | {"load": os.getloadavg()[0], "at": int(time.time())}
+
+    def be_patient(self, rows: Sequence[Json]) -> None:
+        """Go on for as long as an option that may still be the best, beside the `rows` of runs that have ended."""
+        reached = [row["seconds"] for row in rows if row["seconds"] is not None]
+        if reached and self.arm != AUTO:
+            self._watcher.patience_s = PATIENCE * min(reached)
 
 
 def parse() -> argparse.Namespace:

@@ -3,6 +3,7 @@
 import inspect
 import sys
 from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from races import auto_table
 from races.auto_race import ARMS, Race, Watcher, trial
 from races.hosts import HostGroup
+from races.turns import Turns
 
 from service.wire.records import Bill, Billed, Control, MetricPoints, TrialFinished, TrialStarted
 
@@ -87,33 +89,57 @@ def test_a_disturbed_run_counts_on_neither_side_and_what_then_lacks_a_seed_of_au
     assert len(auto_table.quotients_with("none", race)) == 2
 
 
-def test_only_a_disturbed_run_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    book, again = auto.Book(tmp_path / "rows.jsonl"), []
-    race = Race(mbps=None, budget_s=auto.BUDGETS["unlimited"], seed=0, target=auto.TARGET)
+def test_only_a_race_that_was_disturbed_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, again = auto.Book(tmp_path / "rows.jsonl"), list[tuple[float | None, list[str]]]()
     monkeypatch.setattr(auto.network.Network, "limit", lambda *_: None)
-    monkeypatch.setattr(auto, "attempt", lambda book, hosts, race, arm: again.append(arm) or 0)
-    book.add("run", [_row(arm, 0, 9.0) | asdict(race) | {"load": load} for arm, load in (("auto", 1.0), ("none", 7.3))])
+    monkeypatch.setattr(auto, "run_race", lambda book, hosts, race, arms: again.append((race.mbps, arms)) or 0)
+    for link, mbps, load in (("unlimited", None, 1.0), ("100", 100.0, 7.3)):
+        race = Race(mbps, budget_s=auto.BUDGETS[link], seed=0, target=auto.TARGET)
+        book.add("run", [_row(arm, 0, 9.0) | asdict(race) | {"load": load} for arm in ("auto", "none")])
 
-    auto.run_all(
-        book, auto.network.Network(2, "none"), Namespace(seeds=[0], links=["unlimited"], arms=["auto", "none"])
-    )
+    arms = ["auto", "none"]
+    auto.run_all(book, auto.network.Network(2, "none"), Namespace(seeds=[0], links=["unlimited", "100"], arms=arms))
 
-    assert again == ["none"]
+    assert again == [(100.0, arms)]
 
 
-def test_an_option_that_did_not_get_there_with_a_seed_before_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    book, run = auto.Book(tmp_path / "rows.jsonl"), []
-    race = Race(mbps=None, budget_s=auto.BUDGETS["unlimited"], seed=0, target=auto.TARGET)
-    monkeypatch.setattr(auto.network.Network, "limit", lambda *_: None)
-    monkeypatch.setattr(auto, "attempt", lambda book, hosts, race, arm: run.append(arm) or 0)
-    book.add("run", [_row("none", 0, 9.0) | asdict(race), _row("fp16", 0, None) | asdict(race)])
+def test_an_option_that_did_not_get_there_with_a_seed_before_is_left_out(tmp_path: Path) -> None:
+    book, arms = auto.Book(tmp_path / "rows.jsonl"), ["auto", "none", "fp16"]
+    first, second = (Race(mbps=100.0, budget_s=30.0, seed=seed, target=0.5) for seed in (0, 1))
+    book.add("run", [_row("auto", 0, None), _row("none", 0, 9.0), _row("fp16", 0, None)])
 
-    arms = ["auto", "none", "fp16"]
-    auto.run_all(book, auto.network.Network(2, "none"), Namespace(seeds=[1], links=["unlimited"], arms=arms))
+    assert auto.contenders(book, first, arms) == arms
+    assert auto.contenders(book, second, arms) == ["auto", "none"]
 
-    assert run == ["none", "auto"]
+
+def test_the_next_turn_is_that_of_the_run_that_has_had_the_least_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("races.turns.time.monotonic", lambda: clock[0])
+    turns, order = Turns(["one", "two"]), list[str]()
+
+    def run(name: str) -> None:
+        for seconds in (3.0, 3.0, 3.0):
+            turns.wait(name)
+            order.append(name)
+            clock[0] += seconds if name == "one" else 2 * seconds
+        turns.leave(name)
+
+    with ThreadPoolExecutor(2) as pool:
+        for ended in [pool.submit(run, "two"), pool.submit(run, "one")]:
+            ended.result(timeout=60)
+
+    assert order == ["one", "two", "one", "one", "two", "two"]
+
+
+def test_a_run_counts_the_time_of_its_own_turns_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("races.turns.time.monotonic", lambda: clock[0])
+    turns = Turns(["one", "two"])
+    clock[0] = 4.0
+    turns.leave("one")
+    clock[0] = 9.0
+
+    assert (turns.wait("two"), turns.seconds("two")) == (0.0, 5.0)
 
 
 def test_a_run_that_is_too_slow_for_the_fewest_steps_is_stopped_before_its_time() -> None:
