@@ -28,7 +28,7 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, o
 
 from races import auto_table, network, tasks
 from races.auto_race import ARMS, AUTO, NUM_HOSTS, TASK, Race, Watcher, trial
-from races.auto_table import link_name, told
+from races.auto_table import told
 from races.book import Book
 from races.hosts import HostGroup
 from races.turns import Turns
@@ -95,15 +95,13 @@ def run_race(book: Book, hosts: network.Network, race: Race, arms: Sequence[str]
             opened.enter_context(closing(Run(race, arm, hosts, turns, number=number, least_steps=least_steps)))
             for number, arm in enumerate(arms)
         ]
-        for ended in as_completed([pool.submit(run.train, f"{folder}/{run.arm}") for run in runs]):
+        for ended in as_completed([pool.submit(run.train, f"{folder}/{number}") for number, run in enumerate(runs)]):
             if (error := ended.exception()) is not None:
                 num_failed += 1
                 print(f"{race}: {error!r}", file=sys.stderr, flush=True)
                 continue
-            rows.append(asdict(race) | ended.result())
-            print(
-                f"{race.mbps or 'unlimited'} Mbit/s, seed {race.seed}, {rows[-1]['arm']}: {told(rows[-1])}", flush=True
-            )
+            rows.append(row := asdict(race) | ended.result())
+            print(f"{auto_table.link_name(race.mbps)}, seed {race.seed}, {row['arm']}: {told(row)}", flush=True)
             for run in runs:
                 run.be_patient(rows)
     if not num_failed:  # calling this program again makes up for it
