@@ -30,7 +30,7 @@ IDLE_S = 2.0
 MAX_BATCH, MAX_BATCH_POINTS = 200, 20_000
 RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 TIMEOUT_S = 10.0  # per request
-#: How long a driver retries to get its brief, as the API may be restarting. The brief sets the later limit.
+#: How long a driver retries to get its brief, if an older service submitted it and has not said.
 BRIEF_S = 60.0
 #: The media type of the API's own refusals, and their status codes that may pass: a slow body, or too many calls.
 _PROBLEM, _PASSING = "application/problem+json", (408, 429)
@@ -175,10 +175,10 @@ class Reporter:
             self._wait_for(lambda: not (self._waiting or self._sending))
 
     def is_clear(self) -> bool:
-        """Return whether the API has stored the last reported checkpoint. Later records may still wait."""
+        """Return whether the API has stored the last record that a resume needs. Later records may still wait."""
         with self._changed:
             under_way = (*self._sending, *self._waiting)
-            return not any(isinstance(record, Checkpointed | StageClosed) for record in under_way)
+            return not any(isinstance(record, Checkpointed | StageClosed | Searched) for record in under_way)
 
     def asked(self) -> Control:
         """Return the API's last control request: `run`, or `pause` or `stop`, which leave time to report."""

@@ -12,7 +12,7 @@ class Sink(Protocol):
     def report(self, *records: AnyRecord) -> None: ...
     def flush(self, *records: AnyRecord) -> None: ...
     def is_clear(self) -> bool:
-        """Return whether the last reported checkpoint is stored, so that the next may follow."""
+        """Return whether the last record that a later attempt resumes from is stored, so that the next may follow."""
 
     def asked(self) -> Control:
         """Return the user's last known request to the run: `run`, `pause` or `stop`."""

@@ -170,8 +170,18 @@ def test_points_that_wait_do_not_hold_up_a_checkpoint(api: Api, busy: Reporter) 
     assert busy.is_clear() and not api.batches
 
 
-def test_a_checkpoint_holds_up_the_next_until_it_is_stored_whatever_follows_it(api: Api, busy: Reporter) -> None:
-    busy.report(Checkpointed(trial_id=STREAM, stage=0, step=10, bill=Bill(), resume={}))
+@pytest.mark.parametrize(
+    ("record", "kind"),
+    [
+        (Checkpointed(trial_id=STREAM, stage=0, step=10, bill=Bill(), resume={}), "checkpoint"),
+        (Searched(trial_id=STREAM, stage=0, step=10, probes=(), bill=Bill(), resume={}), "searched"),
+    ],
+    ids=["checkpoint", "search"],
+)
+def test_what_a_later_attempt_resumes_from_holds_up_the_next_checkpoint_until_it_is_stored_whatever_follows_it(
+    api: Api, busy: Reporter, record: Checkpointed | Searched, kind: str
+) -> None:
+    busy.report(record)
     assert not busy.is_clear()
 
     busy.report(_point(1))
@@ -179,7 +189,7 @@ def test_a_checkpoint_holds_up_the_next_until_it_is_stored_whatever_follows_it(a
     api.goes_on.set()
 
     assert wait_until(busy.is_clear, timeout_s=PATIENCE_S)
-    assert [record["kind"] for record in api.records][:2] == ["metrics", "checkpoint"]
+    assert [record["kind"] for record in api.records][:2] == ["metrics", kind]
 
 
 def test_of_the_searches_that_wait_the_newest_is_sent_and_nothing_else_is_lost(api: Api, busy: Reporter) -> None:
