@@ -34,8 +34,8 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
         is_evaluated = progress.evaluation_due and not progress.steps_to_meeting
         if is_evaluated:
             state.evaluate_line()
-            if progress.at_target:
-                break
+            if progress.at_target:  # whatever else there is to say of it
+                return "end"
         if is_evaluated or commit.measured.num_steps >= _next_look(state, commit, until):
             course = _look(state, commit)
             if course != "go_on":
@@ -66,7 +66,7 @@ def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     if not is_kept:
         state.cost = state.cost if state.is_over() else None
         _start_over(state) if started_over else _roll_back(state, measured.num_steps)
-    resume = trial_checkpoints.save(state, None)
+    resume = trial_checkpoints.save(state, commit, closes=True)
     closed = StageClosed(
         trial_id=state.trial_id,
         stage=commit.decision.stage,
@@ -160,9 +160,9 @@ def _look(state: TrialState, commit: OpenCommit) -> Course:
 def _is_better_than_start(state: TrialState) -> bool:
     """Return whether the commit's end is better than its start by the objective. The group stays at the end."""
     state.group.snapshot(BEST)
-    end = state.evaluate()
+    end = state.kept_of(state.evaluate(), state.evaluate)
     state.group.restore(STAGE)
-    start = state.evaluate()
+    start = state.kept_of(state.evaluate(), state.evaluate)
     state.group.restore(BEST)
     return state.judge.rank(end) < state.judge.rank(start)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from search.loop.endings import futile
-from service.cluster import reports
+from service.cluster import reports, trial_checkpoints
 from service.cluster.attempt import last_line
 from service.cluster.checkpoints import Exported
 from service.cluster.trial_ledger import Best
@@ -15,6 +15,9 @@ from service.wire.records import Divergence, TrialFinished
 from trainers.segment import Evaluation
 from trainers.training.call_results import WorkerFailed, WorkerLost
 from trainers.workload import WorkloadError
+
+#: Seconds between two looks at a second line that trains on: for its checkpoints, and for a pause.
+POLL_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +66,7 @@ def finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tria
         test=tested.found,
         test_failure=tested.failure,
         ended_early=line.is_stale(),
-        at_target=line.progress.at_target,
+        at_target=line.progress.at_target or state.judge.is_at_target(state.judge.score(evaluation)),
         stopped=is_stopped,
         schedule=line.progress.schedule_to(exported) if exported else tuple(line.progress.schedule),
         bill=state.progress.bill,
@@ -76,19 +79,26 @@ def finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tria
 
 
 def _ended_beside(state: TrialState) -> list[TrialState]:
-    """Return the second line if it reached its own end. If the main line is at the target, do not wait for it."""
+    """Return the second line if it reached its own end. If the main line is at the target, do not wait for it.
+
+    While it trains, a pause ends both.
+    """
     if state.second is None:
         return []
     if state.progress.at_target:
         state.second.close()
         return []
+    while not state.second.is_over(within_s=POLL_S):
+        trial_checkpoints.report_second(state, state.second)
+        if state.requests.is_pause():
+            state.requests.leave()
     return [state.second.state] if state.second.wait() == "end" else []
 
 
 def _ending(line: TrialState) -> _KeptLine:
     """Evaluate the line's end, and load the best checkpoint if it is better by the objective."""
     end = line.evaluate_off_the_clock()
-    kept = _averaged_if_better(line, end)
+    kept = line.kept_of(end, line.evaluate_off_the_clock)
     progress, export = line.progress, line.spec.checkpoint.export
     best = progress.best if export == "best" else None
     line.recorder.report(*reports.evaluated(line.trial_id, kept, progress.step, progress.seconds))
@@ -97,15 +107,6 @@ def _ending(line: TrialState) -> _KeptLine:
     last = _exported(line, "last/")
     line.group.load(best.checkpoint)
     return _KeptLine(line, line.evaluate_off_the_clock(averaged=best.averaged), end, best, last)
-
-
-def _averaged_if_better(line: TrialState, end: Evaluation) -> Evaluation:
-    """Return the evaluation of the end that is exported: of the weights, or of their average."""
-    export = line.spec.checkpoint.export
-    if export == "last" or not end.has_average:
-        return end
-    average = line.evaluate_off_the_clock(averaged=True)
-    return average if export == "average" else min(end, average, key=line.judge.rank)
 
 
 def _exported(line: TrialState, folder: str = "", *, averaged: bool = False) -> Exported:

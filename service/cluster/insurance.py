@@ -40,9 +40,13 @@ class InsuranceSink:
 
     flush = report
 
+    def has_more(self) -> bool:
+        """Return whether there is a checkpoint that the main line has not reported."""
+        return self._last is not self._taken
+
     def is_clear(self) -> bool:
         """Return whether the API knows of the last checkpoint, together with the main line's."""
-        return self._last is self._taken and self._sink.is_clear()
+        return not self.has_more() and self._sink.is_clear()
 
     def asked(self) -> Control:
         """Return `stop` if the user asked for it. The main line handles a pause."""

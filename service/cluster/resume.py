@@ -24,6 +24,7 @@ class StageStart(BaseModel):
 
     checkpoint: str
     progress: TrialLedger
+    closed: int | None = None  # the stage that ended there; None: none has, or an earlier release has not said
 
 
 class OpenSearch(BaseModel):

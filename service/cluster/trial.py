@@ -80,6 +80,8 @@ def train(
 def _train_stage(state: TrialState, begun: OpenStage) -> bool:
     """Train one stage from search to close. Return False if it would repeat values that have diverged."""
     commit = begun.commit or search_stage(state, begun.search)
+    if commit is None:  # a stop has left the search open
+        return True
     if begun.commit is None and commit.decision.stage == 0:
         _employ_spare_lanes(state, commit)
     if any(failed.values == commit.decision.values for failed in state.failures[-1:]):
@@ -165,6 +167,7 @@ def _go_on(state: TrialState, resume: Resume) -> OpenStage:
     if resume.insurance is not None:
         _insure(state, Resume.model_validate(resume.insurance))
     state.stage, state.first = resume.stage, resume.first
+    state.closed = resume.as_json() if resume.open_commit is None and resume.search is None else None
     if resume.open_commit is not None:
         state.group.load(resume.stage.checkpoint)
         state.group.snapshot(STAGE)
@@ -221,6 +224,8 @@ def _train_alone(state: TrialState, begun: OpenStage) -> Course:
     """Train a line whose strategy does not search, in its only stage, from the start or within a commit."""
     if begun.commit is None:
         state.note_start(state.evaluate())
-    course = commit_stage(state, begun.commit or search_stage(state, begun.search))
+    commit = begun.commit or search_stage(state, begun.search)
+    assert commit is not None  # there is no search that a stop could leave open
+    course = commit_stage(state, commit)
     state.progress.stop_clock(state.seconds(), num_held=state.recorder.num_held)
     return course

@@ -5,7 +5,7 @@ from typing import Any
 
 from service.cluster.measured import OpenCommit
 from service.cluster.resume import OpenSearch, Resume, StageStart
-from service.cluster.trial_state import TrialState
+from service.cluster.trial_state import SecondLine, TrialState
 from service.wire.records import Checkpointed
 
 #: The longest upload of a checkpoint, in seconds; each request has its own timeout.
@@ -28,9 +28,9 @@ def named(state: TrialState) -> list[str]:
 
 
 def save(
-    state: TrialState, commit: OpenCommit | None, *, is_timed: bool = False, beside: bool = False
+    state: TrialState, commit: OpenCommit, *, closes: bool = False, is_timed: bool = False, beside: bool = False
 ) -> dict[str, Any]:
-    """Write a checkpoint. Return what a later attempt needs to resume from it. `commit` is the open commit.
+    """Write a checkpoint. Return what a later attempt needs to resume from it, within `commit` unless that `closes`.
 
     `is_timed` means that a clock chose the moment. Under a budget without seconds, the exported state must not depend
     on a clock, so such a checkpoint does not become the best. The training clock counts the copying of the state, but
@@ -48,9 +48,11 @@ def save(
     state.progress.charge_seconds(seconds_checkpoint=state.saved_s - started)
     state.progress.stop_clock(state.saved_s, num_held=state.recorder.num_held)
     state.recorder.complete(state.progress, state.second)
-    if commit is None:
-        state.stage = StageStart(checkpoint=url, progress=state.progress)
-    return resume_from(state, url, commit=commit)
+    if not closes:
+        return resume_from(state, url, commit=commit)
+    state.stage = StageStart(checkpoint=url, progress=state.progress, closed=commit.decision.stage)
+    state.closed = resume_from(state, url)
+    return state.closed
 
 
 def keep(state: TrialState, commit: OpenCommit, *, is_new_best: bool = False) -> None:
@@ -86,6 +88,23 @@ def checkpointed(
     """Write a checkpoint within `commit` and return its record."""
     resume = save(state, commit, is_timed=not is_new_best, beside=beside)
     return _record(state, commit, resume, is_steady=is_steady)
+
+
+def report_second(state: TrialState, second: SecondLine) -> None:
+    """Report the second line's new checkpoint, if any, with the stage that this line has closed last."""
+    number = state.stage.closed
+    if state.closed is None or number is None or not second.has_more():
+        return
+    state.recorder.complete(state.progress, second)
+    state.recorder.wait_for(
+        Checkpointed(
+            trial_id=state.trial_id,
+            stage=number,
+            step=state.stage.progress.step,
+            bill=state.stage.progress.bill,
+            resume={**state.closed, "insurance": second.resume()},
+        )
+    )
 
 
 def report_start(state: TrialState, commit: OpenCommit) -> None:

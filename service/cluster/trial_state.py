@@ -1,7 +1,7 @@
 """The state of one line of training: its workers, its clock, and everything that a resume restores."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from search.budget.link import StepCost
@@ -108,6 +108,7 @@ class TrialState:
         self.first: StageStart | None = None  # where a run starts over; None: it never does
         self.failures: list[Failure] = []  # the commits that diverged since one was kept
         self.second: SecondLine | None = None
+        self.closed: dict[str, Any] | None = None  # what resumes from the stage that was closed last
         self.known: list[str] = []  # the checkpoints that the API may still resume from
         self.saved_s, self.save_took_s = 0.0, 0.0
         self.under_way: Checkpointed | None = None  # reported once its checkpoint is complete
@@ -183,6 +184,17 @@ class TrialState:
         self.progress.charge_bytes(evaluation)
         return evaluation
 
+    def kept_of(self, end: Evaluation, evaluate: Callable[..., Evaluation]) -> Evaluation:
+        """Return the evaluation of the state in memory as it is exported: `end`, of its weights, or of their average.
+
+        `evaluate` is one of the two methods above.
+        """
+        export = self.spec.checkpoint.export
+        if export == "last" or not end.has_average:
+            return end
+        average = evaluate(averaged=True)
+        return average if export == "average" else min(end, average, key=self.judge.rank)
+
     def evaluate_line(self) -> None:
         """Evaluate the committed line and report the result.
 
@@ -246,6 +258,14 @@ class SecondLine:
         if self._ending.done():
             self._ending.result()
         return self._sink.take()
+
+    def has_more(self) -> bool:
+        """Return whether it has written a checkpoint that no record names yet."""
+        return self._sink.has_more()
+
+    def is_over(self, *, within_s: float) -> bool:
+        """Wait for at most `within_s` seconds, and return whether the line has ended."""
+        return bool(wait([self._ending], timeout=within_s).done)
 
     def wait(self) -> Course:
         """Wait until the line has spent its budget, and return how it ended."""

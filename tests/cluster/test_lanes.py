@@ -15,16 +15,17 @@ import pytest
 
 from search.config import Budget
 from search.types import Allowance, Candidate, Spent, Values
-from service.cluster import trial
+from service.cluster import ending, trial
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, require_equal, side_by_side
 from service.cluster.measured import Probe
+from service.cluster.reporter import Stopped
 from service.cluster.slots import BEST, STAGE
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
-from service.wire.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageDecided
+from service.wire.records import AnyRecord, Checkpointed, Control, MetricPoints, ProbeDone, StageClosed, StageDecided
 from tests.support.patience import PATIENCE_S
 from tests.support.small_trials import Memory, digits_trial
-from trainers.segment import Evaluation, Segment
+from trainers.segment import Evaluation, Segment, SegmentResult
 from trainers.training.call_results import Built
 from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup
@@ -133,10 +134,10 @@ def _spec(**changes: Any) -> TrialSpec:
 def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[..., Memory]:
     runs = itertools.count()
 
-    def train(spec: TrialSpec) -> Memory:
+    def train(spec: TrialSpec, resume: dict[str, Any] | None = None) -> Memory:
         sink, url = Memory(), f"file://{tmp_path}/{next(runs)}"
         group, *spare = [arithmetic_group() for _ in range(spec.lanes.count)]
-        trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url, spare=spare)
+        trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url, resume=resume, spare=spare)
         return sink
 
     return train
@@ -223,6 +224,53 @@ def test_a_run_that_is_cancelled_ends_the_line_beside_it(tmp_path: Path, arithme
         trial.train(spec, arithmetic_group(), Cancelling(), trial_id="t", storage_url=url, spare=[arithmetic_group()])
 
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("insurance", "lane"))]
+
+
+class PausesAtTheEnd(Memory):
+    """Its user pauses the run once a checkpoint is reported after the main line has `ended`, with its budget spent."""
+
+    def __init__(self, budget: int) -> None:
+        super().__init__()
+        self._budget = budget
+        self.ended, self.reported = threading.Event(), threading.Event()
+
+    def report(self, *records: AnyRecord) -> None:
+        super().report(*records)
+        for each in records:
+            if self.ended.is_set() and isinstance(each, Checkpointed):
+                self.reported.set()
+            elif isinstance(each, StageClosed):
+                bill = each.bill
+                if bill.steps + bill.steps_search + bill.steps_taken_back == self._budget:
+                    self.ended.set()
+
+    def asked(self) -> Control:
+        return Control.PAUSE if self.reported.is_set() else Control.RUN
+
+
+def test_a_second_line_that_trains_on_alone_is_paused_with_its_newest_checkpoint(
+    tmp_path: Path, arithmetic_group: Callable[..., Any], train: Callable[..., Memory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "POLL_S", 0.001)
+    lanes = {"count": 2, "after": "insurance"}
+    spec = _spec(budget={"steps": 400}, checkpoint={"every_seconds": 1e-9}, lanes=lanes)
+    user, behind = PausesAtTheEnd(400), arithmetic_group()
+    run = behind.run
+
+    def in_turn(segment: Segment) -> SegmentResult:
+        for step, event in ((200, user.ended), (300, user.reported)):
+            assert len(behind.rates) < step or event.wait(WAIT_S)
+        result: SegmentResult = run(segment)
+        return result
+
+    behind.run = in_turn
+    with pytest.raises(Stopped, match="told to pause"):
+        trial.train(spec, arithmetic_group(), user, trial_id="t", storage_url=f"file://{tmp_path}", spare=[behind])
+
+    [*_, last] = user.of(Checkpointed, StageClosed)
+    again = train(spec, last.resume)
+    assert last.resume["insurance"]["progress"]["step"] >= 200
+    assert again.end == train(spec).end
 
 
 @pytest.mark.parametrize("first", ["main", "insurance"])
