@@ -11,26 +11,31 @@ from service.cluster import reports, trial_checkpoints
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, probe_alone, side_by_side
 from service.cluster.measured import OpenCommit, Probe, Pushed, bytes_per_worker
 from service.cluster.probe_ends import End
-from service.cluster.resume import OpenSearch, StageStart
+from service.cluster.resume import OpenSearch
 from service.cluster.trial_state import TrialState
 from service.wire.records import Searched
 from trainers.training.group import Recovery
 
 
 @tracing.traced("search")
-def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit:
+def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit | None:
     """Search from a snapshot and decide. Then return to the snapshot, or continue from the end of the winning probe.
 
     `begun` is the search that an earlier attempt left open. Returns the commit. It contains the winner's steps if that
-    probe is promoted.
+    probe is promoted. None: a stop has left the search open. Then nothing is decided, and the state is the snapshot's:
+    a run that goes on later searches to the end.
     """
     main = state.lanes[0]
     main.hold(state.stage.checkpoint, begun.held if begun else None)
     if begun is None:
-        state.stage = StageStart(checkpoint=state.stage.checkpoint, progress=state.progress.model_copy(deep=True))
+        state.stage = state.stage.model_copy(update={"progress": state.progress.model_copy(deep=True)})
         state.strategy.steer(state.recorder.sink.steers())  # an open search has taken its steers already
     search = _Search(state, begun or OpenSearch())
     search.make()
+    if search.is_left:
+        search.go_to(None)
+        state.progress.charge_seconds(seconds_search=search.seconds)
+        return None
     held = () if is_to_join(state) else main.ends.ids  # only the main lane's ends can be promoted
     commit = OpenCommit(decision=state.strategy.decide(held))
     promoted = search.go_to(commit.decision.promoted)
@@ -65,6 +70,7 @@ class _Search:
         self._opened_s = state.seconds() - begun.seconds
         self._opened = state.spent().model_copy(update={"seconds": self._opened_s})
         self._turn = threading.Lock()  # lanes' threads call the strategy, too
+        self.is_left = False  # whether a stop has come before its end
 
     @property
     def seconds(self) -> float:
@@ -72,16 +78,19 @@ class _Search:
         return self._state.seconds() - self._opened_s
 
     def make(self) -> None:
-        """Probe the strategy's candidates on all lanes at once. Charge, tell and report the probes that end."""
+        """Probe the strategy's candidates on all lanes at once. Charge, tell and report the probes that end.
+
+        After a stop, the running probes end at their next quarter and are only charged, so that the last report is
+        where a later attempt continues.
+        """
         state, lanes = self._state, self._state.lanes
         groups = [lane.group for lane in lanes]
         before = [group.recovery.seconds for group in groups]
         left = list(self._begun.running)  # probes that an earlier attempt left running come first
 
         def next_candidate() -> Candidate | None:
-            if left:
-                return left.pop(0)
-            return None if state.requests.is_stop() else state.strategy.ask()
+            candidate = left.pop(0) if left else state.strategy.ask()
+            return None if candidate is None or self._leaves() else candidate
 
         next_candidates = for_a_lane(next_candidate, groups[0].num_workers)
 
@@ -93,8 +102,11 @@ class _Search:
         with closing(side_by_side(lanes, ask=ask, probe=self._probe, in_rounds=in_rounds)) as rounds:
             for ended, running in rounds:
                 for probes in ended:
-                    self._tell(probes)
-                self._report(running)
+                    self._charge(probes)
+                    if not self.is_left:  # else a stop may have cut them, which says nothing of their values
+                        self._tell(probes)
+                if not self.is_left:
+                    self._report(running)
         waited = [group.recovery.seconds - start for group, start in zip(groups, before, strict=True)]
         state.clock.skip(max(waited) - waited[0])  # the clock leaves out only the main lane's recovery
 
@@ -112,20 +124,28 @@ class _Search:
 
         def watch(seen: Observation) -> Course:
             with self._turn:
-                return "end" if state.requests.is_stop() else state.strategy.watch(seen)
+                return "end" if self._leaves() else state.strategy.watch(seen)
 
         probe = probing.run(watch=watch, check=state.requests.check)
         lane.ends.ended(probe)
         return [probe]
 
-    def _tell(self, probes: Sequence[Probe]) -> None:
-        """Charge only the longest of the probes that a lane's workers trained side by side; tell and report all."""
-        state = self._state
-        longest, ended_s = max(probes, key=lambda probe: probe.measured.num_steps), state.seconds()
-        there = state.group.num_workers if longest.candidate.alone else None
+    def _leaves(self) -> bool:
+        """Return whether the user has asked for a stop while there was more to probe."""
+        self.is_left = self.is_left or self._state.requests.is_stop()
+        return self.is_left
+
+    def _charge(self, probes: Sequence[Probe]) -> None:
+        """Charge only the longest of the probes that a lane's workers trained side by side."""
+        longest, group = max(probes, key=lambda probe: probe.measured.num_steps), self._state.group
+        there = group.num_workers if longest.candidate.alone else None
         for pushed in longest.pushed:
             option = pushed.segment.option
-            state.progress.charge(pushed.result, is_probe=True, option=option, num_workers=there)
+            self._state.progress.charge(pushed.result, is_probe=True, option=option, num_workers=there)
+
+    def _tell(self, probes: Sequence[Probe]) -> None:
+        """Tell the strategy of probes that have ended, and report them."""
+        state, ended_s = self._state, self._state.seconds()
         for probe in probes:
             seen = probe.measured.observation(probe.candidate.id, state.spent(), is_cut=probe.is_cut)
             with self._turn:

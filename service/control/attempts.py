@@ -117,12 +117,14 @@ def _forget_stages(session: Session, trial: TrialRow, *, beyond: int, but: Colle
 def reopen(session: Session, trial: TrialRow, *, before: Budget, budget: Budget) -> None:
     """Let a finished trial go on, from the point where its schedule began to depend on the budget's end, else its end.
 
-    Its budget was `before`. Its last weights stay until it has new ones.
+    Its budget was `before`. If `budget` is the same, a stop has ended the trial, and it goes on from its end. Its last
+    weights stay until it has new ones.
     """
     trial.outcome = trial.schedule = None
-    if trial.steady is None:
+    if trial.steady is None or before == budget:
         return
     point, trial.steady = Checkpointed.model_validate(trial.steady, extra="ignore"), None
+    trial.searching = None  # a search that a stop left open came later
     _forget_stages(session, trial, beyond=point.stage)
     stage = session.get_one(StageRow, (trial.id, point.stage))
     stage.closed, stage.num_steps, stage.density, stage.threshold, stage.loss = False, None, None, None, None

@@ -186,7 +186,8 @@ def extend(
 
     `workers` is as in `retry`.
     Under larger caps, every trial that ended well resumes from the point where its schedule began to depend on the
-    budget's end, else from its end. A trial at the job's target stays finished. Without caps, all finished trials do.
+    budget's end, else from its end. So does one that was stopped, if the caps are those that it had. A trial at the
+    job's target stays finished. Without caps, all finished trials do.
     All this happens when the next attempt begins: until then the job has its result.
     Raises InvalidJob for what is not more than the job has, if no trial would train, or if a sweep would compare
     samples after different steps.
@@ -204,7 +205,8 @@ def extend(
         _require_first_budget(job, spec, larger)
     code.use(session, spec, project=job.project, now=now)
     extensions.ask(job, {"budget": larger.model_dump(mode="json"), **more}, reopens=caps is not None)
-    begins = "; ".join([*map(_begin, trials), *_added(spec, seeds, samples)])
+    told = [_begin(trial, is_longer=larger != spec.budget) for trial in trials]
+    begins = "; ".join([*told, *_added(spec, seeds, samples)])
     _queue(job, workers=workers, now=now, reason=f"extended by {by.name}: {begins}")
 
 
@@ -282,18 +284,19 @@ def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, 
 
 
 def checkpoints(session: Session, job: JobRow, verb: Verb, *, reopens: bool) -> list[str]:
-    """Return the checkpoints from which the job would resume after a retry, or an extension that `reopens` or not."""
+    """Return the checkpoints from which the job would resume after a retry, or an extension that `reopens` or not.
+
+    A trial that an extension continues may need two: its budget says from which it goes on.
+    """
     trials = queries.trials(session, job.id)
     if verb is Verb.EXTEND:
         ended = extensions.trials(session, job, reopens=reopens)
     else:
         ended = [*_stopped(session, job), *(each for each in trials if each.outcome == "failed")]
     going_on = {trial.id for trial in (*ended, *(each for each in trials if each.outcome is None))}
-    resumes = [
-        trial.steady["resume"] if trial.outcome == "completed" and trial.steady else attempts.resume_of(session, trial)
-        for trial in trials
-        if trial.id in going_on
-    ]
+    resumes = [attempts.resume_of(session, trial) for trial in trials if trial.id in going_on]
+    if verb is Verb.EXTEND:
+        resumes += [trial.steady["resume"] for trial in ended if trial.outcome == "completed" and trial.steady]
     return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
 
 
@@ -380,11 +383,11 @@ def _caps(budget: dict[str, float]) -> str:
     return _listed(f"{cap:g} {unit}" for unit, cap in budget.items())
 
 
-def _begin(trial: TrialRow) -> str:
+def _begin(trial: TrialRow, *, is_longer: bool) -> str:
     name = f"`{trial.id.partition('.')[2]}`"
     if trial.outcome is None:
         return f"{name} begins"
-    if trial.steady is None:
+    if trial.steady is None or not is_longer:
         return f"{name} goes on from its end, step {trial.step}"
     return f"{name} goes on from step {trial.steady['step']}, before its rate followed the budget's end"
 

@@ -10,7 +10,16 @@ import pytest
 from service.cluster import trial
 from service.cluster.resume import Resume
 from service.job.parts import TrialSpec
-from service.wire.records import Checkpointed, ProbeDone, Searched, StageClosed, StageDecided, TrialFinished
+from service.wire.records import (
+    AnyRecord,
+    Checkpointed,
+    Control,
+    ProbeDone,
+    Searched,
+    StageClosed,
+    StageDecided,
+    TrialFinished,
+)
 from tests.support.small_trials import Memory, digits_trial
 
 BO = {"kind": "bo", "max_search_fraction": 0.5}
@@ -36,8 +45,8 @@ OFTEN = [("bo with a cool-down", "steps"), ("lanes that join", "bytes")]
 def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[..., Memory]:
     attempts = itertools.count()
 
-    def train(spec: TrialSpec, resume: dict[str, Any] | None = None) -> Memory:
-        sink, url = Memory(), f"file://{tmp_path}/attempt-{next(attempts)}"
+    def train(spec: TrialSpec, resume: dict[str, Any] | None = None, sink: Memory | None = None) -> Memory:
+        sink, url = sink or Memory(), f"file://{tmp_path}/attempt-{next(attempts)}"
         group, *spare = [arithmetic_group(limit=1.5, patience=60) for _ in range(spec.lanes.count)]
         trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=url, resume=resume, spare=spare)
         return sink
@@ -82,6 +91,44 @@ def test_a_search_cut_off_behind_any_probe_ends_like_the_undisturbed_one(
         assert _until_decided(again, point.stage) == rest
 
     assert len(points) >= 3
+
+
+class StoppedWithin(Memory):
+    """Its user stops the run after the report number `number` of a search: before the next probe, or within it."""
+
+    def __init__(self, number: int, *, is_within: bool) -> None:
+        super().__init__()
+        self._left, self._is_within, self._asked = number, is_within, Control.RUN
+
+    def report(self, *records: AnyRecord) -> None:
+        super().report(*records)
+        self._left -= sum(isinstance(each, Searched) for each in records)
+        if self._left <= 0 and not (self._is_within and records):  # a probe that trains reports nothing
+            self._asked = Control.STOP
+
+    def asked(self) -> Control:
+        return self._asked
+
+
+@pytest.mark.parametrize(
+    "arm",
+    ["bo with a cool-down", *(pytest.param(arm, marks=pytest.mark.long) for arm in ("bo at every stage", "two lanes"))],
+)
+def test_a_run_that_was_stopped_within_a_search_and_goes_on_ends_like_the_undisturbed_one(
+    train: Callable[..., Memory], arm: str
+) -> None:
+    spec = _spec(arm)
+    whole = train(spec)
+    points = whole.of(Searched)
+    inner = [number for number, (each, after) in enumerate(itertools.pairwise(points), 1) if each.stage == after.stage]
+
+    for number, is_within in itertools.product((inner[0], inner[-1]), (False, True)):
+        stopped = train(spec, sink=StoppedWithin(number, is_within=is_within))
+        [*_, last] = stopped.of(Searched)
+        assert stopped.finished.stopped and stopped.finished.bill.steps == last.step
+        assert stopped.finished.bill.steps_search >= last.bill.steps_search  # those of the probe that was cut, too
+        assert not any(each.stage >= last.stage for each in stopped.of(StageDecided, StageClosed))
+        assert train(spec, last.resume).end == whole.end
 
 
 @pytest.mark.long

@@ -139,6 +139,22 @@ def test_an_extended_run_ends_like_one_that_had_the_larger_budget(
     assert _rates(ended) == _rates(expected)
 
 
+@pytest.mark.parametrize("arm", ["fixed", "cosine", "off with a cool-down"])
+def test_a_stopped_run_that_gets_its_old_budget_again_trains_no_step_twice_and_keeps_to_its_course(
+    train: Callable[..., Any], arm: str
+) -> None:
+    spec, whole = _spec(arm, 400), User()
+    train(spec, whole)
+
+    for moment in _moments(whole.num_looks):
+        first, second = User(Control.STOP, moment), User()
+        train(spec, first)
+        train(spec, second, first.of(StageClosed)[-1].resume)
+        assert _trained(first) + _trained(second) == list(range(400))
+        [ended], [expected] = second.of(TrialFinished), whole.of(TrialFinished)
+        assert (ended.validation_loss, _rates(ended)) == (expected.validation_loss, _rates(expected))
+
+
 def test_an_extended_search_keeps_its_values_and_cools_down_at_the_new_end(train: Callable[..., Any]) -> None:
     short, extended = User(), User()
     train(_spec("bo with a cool-down", 400), short)

@@ -21,6 +21,7 @@ from service.wire.records import (
     Control,
     MetricPoints,
     ScheduleEntry,
+    Searched,
     TrialFinished,
 )
 from service.wire.steering import SteerRequest
@@ -266,8 +267,8 @@ def lose_all(store, driver, begin):
 
 
 @only("sqlite")
-@pytest.mark.parametrize(("steady", "expected"), [(None, 40), (30, 30)])
-def test_a_retry_takes_a_stop_back_from_the_trials_that_it_ended(store, make_spec, begin, steady, expected):
+@pytest.mark.parametrize("steady", [None, 30])
+def test_a_retry_takes_a_stop_back_from_the_trials_that_it_ended_and_none_loses_a_step(store, make_spec, begin, steady):
     driver = begin(store.add_job(make_spec(seeds=[0, 1, 2]))[0].id)
     driver.start()
     stopped, whole, _ = (trial.trial_id for trial in store.trials(driver.job_id))
@@ -286,9 +287,9 @@ def test_a_retry_takes_a_stop_back_from_the_trials_that_it_ended(store, make_spe
     number = begin(driver.job_id).number
     brief = store.attempts.brief(driver.job_id, number)
     assert [(point.finished, point.resume) for point in brief.trials] == [
-        (False, {"at": expected}), (True, None), (False, None),
+        (False, {"at": 40}), (True, None), (False, None),
     ]  # fmt: skip
-    assert store.trials(driver.job_id)[0].step == expected
+    assert store.trials(driver.job_id)[0].step == 40
     assert (brief.control, brief.spec.budget) == (Control.RUN, Budget(steps=100))
 
 
@@ -473,6 +474,46 @@ def test_a_job_that_was_stopped_goes_on_to_the_budget_it_had(store, driver):
     commit(driver, steps=40)
 
     assert store.extend(driver.job_id, Budget(steps=100)).state is JobState.QUEUED
+
+
+@only("sqlite")
+def test_a_stopped_job_loses_no_step_under_its_old_budget_and_takes_its_schedule_back_under_a_larger_one(
+    store, driver, begin
+):
+    store.stop(driver.job_id)
+    commit(driver, steps=80, steady=60, resume={"at": 60})
+    reasons = [store.extend(driver.job_id, Budget(steps=100)).reason]
+    again = begin(driver.job_id)
+    resumes = [store.attempts.brief(driver.job_id, 2).trials[0].resume]
+    again.send(finished(again.trial_id, stopped=True), stream=again.trial_id)
+    again.send(AttemptFinished(outcome="succeeded"))
+
+    reasons.append(store.extend(driver.job_id, LARGER).reason)
+    begin(driver.job_id)
+    resumes.append(store.attempts.brief(driver.job_id, 3).trials[0].resume)
+
+    assert ["its end, step 80" in reasons[0], "step 60, before its rate" in reasons[1]] == [True, True]
+    assert resumes == [{"at": "end"}, {"at": 60}]
+
+
+@only("sqlite")
+@pytest.mark.parametrize(("caps", "expected"), [(Budget(steps=100), {"at": "a search"}), (LARGER, {"at": 60})])
+def test_a_search_that_a_stop_left_open_goes_on_unless_the_job_goes_back_to_before_it(
+    store, driver, begin, caps, expected
+):
+    kept = {"trial_id": driver.trial_id, "step": 60, "bill": Bill(steps=60)}
+    driver.decide(0, first_step=0)
+    driver.send(Checkpointed(**kept, stage=0, resume={"at": 60}, steady=True), stream=driver.trial_id)
+    driver.close(0, step=60, num_steps=60, bill=Bill(steps=60), resume={"at": "closed"})
+    driver.send(Searched(**kept, stage=1, probes=(), resume={"at": "a search"}), stream=driver.trial_id)
+    store.stop(driver.job_id)
+    driver.send(finished(driver.trial_id, bill=Bill(steps=60), stopped=True), stream=driver.trial_id)
+    driver.send(AttemptFinished(outcome="succeeded"))
+
+    store.extend(driver.job_id, caps)
+    begin(driver.job_id)
+
+    assert store.attempts.brief(driver.job_id, 2).trials[0].resume == expected
 
 
 @only("sqlite")
