@@ -19,6 +19,8 @@ NUM_ROWS = 16
 NUM_CELLS = 40
 _SHADES = " ░▒▓█"
 _PROBE, _CHOICE = "o", "X"
+#: The origin of a wide search's coarse probes.
+COARSE = "wide"
 
 
 def plot(stage: StageView, posterior: Posterior, *, level: str) -> Iterator[str]:
@@ -199,20 +201,34 @@ def _probe_table(stage: StageView, level: str) -> Sheet:
     settings = ["learning rate", *[level] * has_level, *["besides"] * has_more]
     measured = ("steps", "loss", "forecast", "status", "gain", "posterior")
     table = Sheet(*settings, *measured, left=("status", "besides"))
-    origin = next((probe.reward for probe in stage.probes if probe.reward is not None), None)
-    for probe in stage.probes:
+    for probe, gain in zip(stage.probes, gains(stage.probes), strict=True):
         table.add_row(
             figures.number(probe.learning_rate),
             *[write(probe.level)] * has_level,
             *[figures.settings(probe.values)] * has_more,
-            *_measured(probe, origin),
+            *_measured(probe, gain),
         )
     return table
 
 
-def _measured(probe: ProbeView, origin: float | None) -> list[str]:
-    """Return the probe's cells. Its gain is relative to the first probe's reward, as in the posterior."""
-    gain = None if probe.reward is None or origin is None else probe.reward - origin
+def gains(probes: Sequence[ProbeView]) -> list[float | None]:
+    """Return each probe's gain over the first finite one that it is compared with; None: it has no reward.
+
+    A wide search compares its short coarse probes with each other only, and so its longer finalists. The first finite
+    finalist is the posterior's zero, too.
+    """
+    has_finalists = any(probe.origin != COARSE and probe.reward is not None for probe in probes)
+    zeros: dict[bool, float] = {}  # by whether they are coarse beside finalists
+    return [
+        None
+        if probe.reward is None
+        else probe.reward - zeros.setdefault(has_finalists and probe.origin == COARSE, probe.reward)
+        for probe in probes
+    ]
+
+
+def _measured(probe: ProbeView, gain: float | None) -> list[str]:
+    """Return the probe's cells."""
     posterior = "-"
     if probe.posterior_mean is not None and probe.posterior_std is not None:
         posterior = f"{probe.posterior_mean:+.3g} ± {probe.posterior_std:.2g}"

@@ -7,9 +7,8 @@ import { COLOURS, logAxis } from "./look.js";
 // A stage's posterior gain: a line with a band over the learning rate, a map over two axes, or if options competed, a lane
 // per option. `show` chooses the quantity: "mean", "std", or "improvement".
 export function posteriorChart(stage, levelName, theme, show = "mean") {
-  const origin = stage.probes.find((probe) => probe.reward !== null)?.reward ?? 0;
-  const probes = stage.probes.map((probe) => ({ ...probe, gain: probe.reward === null ? null : probe.reward - origin }));
-  const gains = probes.map((probe) => probe.gain).filter((gain) => gain !== null);
+  const probes = gained(stage.probes);
+  const gains = probes.flatMap((probe) => (probe.gain === null || probe.isCoarse ? [] : [probe.gain]));
   const best = gains.length ? `the best gained ${number(Math.max(...gains))}` : "none could be judged";
   const isMap = stage.posterior?.axes.length === 2;
   const draw = new Set(probes.map(optionOf)).size > 1 ? posteriorLanes : isMap ? posteriorMap : posteriorLine;
@@ -20,6 +19,7 @@ export function posteriorChart(stage, levelName, theme, show = "mean") {
     columns: [figures("learning rate", (row) => row.learning_rate, number),
       [levelName, (row) => level(row.level, levelName), "number", (row) => row.level],
       ...(others ? [["besides", (row) => besides(row.values), ""]] : []),
+      figures("steps", (row) => row.num_steps, number), ["origin", (row) => row.origin, ""],
       ["loss", (row) => (row.loss === null ? "diverged" : loss(row.loss)), "number", (row) => row.loss],
       ["forecast", (row) => spread(row.forecast, row.forecast_std, loss, (std) => number(std, 2)), "number", (row) => row.forecast],
       figures("gain", (row) => row.gain, number), ["status", (row) => row.status.replace("_", " "), ""]],
@@ -27,6 +27,17 @@ export function posteriorChart(stage, levelName, theme, show = "mean") {
   };
 }
 
+// Probes with their gain. A wide search compares its short coarse probes with each other only, and so its longer finalists:
+// each has the first finite one of its kind as its zero. That of the finalists is the surrogate's zero, too.
+export function gained(probes) {
+  const hasFinalists = probes.some((probe) => probe.origin !== COARSE && probe.reward !== null);
+  const isCoarse = (probe) => hasFinalists && probe.origin === COARSE;
+  const [zero, zeroOfCoarse] = [false, true].map((is) => probes.find((probe) => probe.reward !== null && isCoarse(probe) === is)?.reward);
+  return probes.map((probe) => ({ ...probe, isCoarse: isCoarse(probe),
+    gain: probe.reward === null ? null : probe.reward - (isCoarse(probe) ? zeroOfCoarse : zero) }));
+}
+
+const COARSE = "wide"; // the origin of coarse probes
 const optionOf = ({ values }) => values.option ?? null;
 const RATE = { title: { text: "learning rate" } };
 const CHOSEN = "chosen";
@@ -97,7 +108,7 @@ function belowTraces(probes, floor, { ink, paper }) {
   return [{ type: "scatter", mode: "markers+text", name: "below the axis", x: ratesOf(probes), y: probes.map(() => floor),
     text: probes.map((probe) => number(probe.gain)), textposition: "top center", textfont: { size: 10 },
     marker: { symbol: "triangle-down", size: 10, color: ink, line: { color: paper, width: 1.5 } },
-    hovertext: probes.map((probe) => `${number(probe.learning_rate)}: loss ${loss(probe.loss)}, gain ${number(probe.gain)}`), hoverinfo: "text" }];
+    hovertext: probes.map((probe) => `${probeText(probe)}, gain ${number(probe.gain)}`), hoverinfo: "text" }];
 }
 
 function posteriorMap(stage, probes, levelName, theme, show) {
@@ -123,7 +134,7 @@ function posteriorMap(stage, probes, levelName, theme, show) {
 // The surrogate's line belongs to the chosen option only, so this shows the probes: the best of each option, with its gain.
 function posteriorLanes(stage, probes, _, theme) {
   const lanes = [...new Set(probes.map(optionOf))];
-  const best = new Map(lanes.map((lane) => [lane, Math.max(...probes.filter((each) => optionOf(each) === lane).map((each) => each.gain ?? -Infinity))]));
+  const best = new Map(lanes.map((lane) => [lane, Math.max(...probes.filter((each) => optionOf(each) === lane && !each.isCoarse).map((each) => each.gain ?? -Infinity))]));
   const [judged, ...others] = probeTraces(probes, optionOf, theme);
   const text = judged.y.map((lane, at) => (judged.customdata[at] === best.get(lane) ? number(best.get(lane), 2) : ""));
   return {
@@ -134,6 +145,7 @@ function posteriorLanes(stage, probes, _, theme) {
 }
 
 const ratesOf = (probes) => probes.map((probe) => probe.learning_rate);
+const probeText = (probe) => `${number(probe.learning_rate)}: loss ${loss(probe.loss)} after ${number(probe.num_steps)} steps, ${probe.origin}`;
 
 const chosenTrace = (stage, y, theme, text) => ({ type: "scatter", mode: "markers+text", name: CHOSEN, x: [stage.learning_rate], y: [y],
   text: [text], textposition: "bottom center", textfont: { color: COLOURS[1] },
@@ -144,10 +156,11 @@ function probeTraces(probes, y, { ink, paper }) {
   const trace = (name, symbol, [fill, edge], found) => ({ type: "scatter", mode: "markers", name, x: ratesOf(found), y: found.map(y),
     marker: { symbol, size: 9, color: fill, line: { color: edge, width: 1.5 } },
     customdata: found.map((probe) => probe.gain),
-    hovertext: found.map((probe) => `${number(probe.learning_rate)}: loss ${loss(probe.loss)}`), hoverinfo: "text" });
-  const unjudged = probes.filter((probe) => probe.gain === null);
+    hovertext: found.map(probeText), hoverinfo: "text" });
+  const [judged, unjudged] = [probes.filter((probe) => probe.gain !== null), probes.filter((probe) => probe.gain === null)];
   return [
-    trace("probes", "circle", [ink, paper], probes.filter((probe) => probe.gain !== null)),
+    trace("probes", "circle", [ink, paper], judged.filter((probe) => !probe.isCoarse)),
+    trace("coarse probes, against the first of them", "diamond", [paper, ink], judged.filter((probe) => probe.isCoarse)),
     trace("diverged", "x", [ink, paper], unjudged.filter((probe) => probe.status === "diverged")),
     trace("not judged", "circle", [paper, ink], unjudged.filter((probe) => probe.status !== "diverged")),
   ].filter((each, at) => at === 0 || each.x.length);

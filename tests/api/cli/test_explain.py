@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from api.cli import main
-from api.cli.explanation import explanation, parts
+from api.cli.explanation import explanation, gains, parts
 from api.client import Client
 from search.types import (
     Allowance,
@@ -210,6 +210,27 @@ def test_a_level_is_called_what_the_report_calls_it(client: Client, job_id: str)
     lines = [part for part in parts(found.model_copy(update={"trials": (ranked,)})) if isinstance(part, str)]
 
     assert any("lr 9, rank 0.1" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("probes", "expected"),
+    [
+        (
+            [("wide", 0.5), ("wide", 0.75), ("finalist", None), ("finalist", 2.0), ("vertex", 2.5)],
+            [0, 0.25, None, 0, 0.5],
+        ),
+        ([("wide", 0.5), ("wide", 0.75), ("finalist", None)], [0, 0.25, None]),
+        ([("incumbent", None), ("acquisition", 0.5), ("acquisition", 0.25)], [None, 0, -0.25]),
+    ],
+)
+def test_probes_gain_over_the_first_finite_one_of_their_length(
+    client: Client, job_id: str, probes: list[tuple[str, float | None]], expected: list[float | None]
+) -> None:
+    probe = client.stages(job_id)[0].probes[0]
+
+    found = gains([probe.model_copy(update={"origin": origin, "reward": reward}) for origin, reward in probes])
+
+    assert found == expected
 
 
 def test_a_script_gets_what_the_api_tells(cli_at: None, http: TestClient, job_id: str) -> None:
