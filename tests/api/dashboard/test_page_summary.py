@@ -15,10 +15,10 @@ def trial(arm, seed, *, loss=None, crossing=None, sent=1_000_000):
     return found | {"validation_metrics": {}, "crossing": crossing and dict(zip(CROSSING, crossing, strict=True))}
 
 
-def stage(arm, seed, *, rate, num_probes=3, number=0, num_steps=10):
+def stage(arm, seed, *, rate, num_probes=3, number=0, num_steps=10, switched=False, reason="of a plateau"):
     found = {"trial_id": f"{arm}.{seed}", "stage": number, "learning_rate": rate, "level": 0.1, "level_name": "density"}
-    found |= {"num_steps": num_steps}
-    return found | {"probes": [{}] * num_probes, "reason": f"{rate} of a plateau"}
+    found |= {"num_steps": num_steps, "switched": switched}
+    return found | {"probes": [{}] * num_probes, "reason": f"{rate} {reason}"}
 
 
 CROSSING = ("value", "seconds", "other_seconds")
@@ -65,8 +65,8 @@ def test_a_result_stands_beside_that_of_the_best_other_arm():
     assert (result["value"], result["note"]) == ("loss 0.3000 instead of 0.4000", "25 % lower; one seed")
 
 
-def test_what_was_chosen_is_that_of_the_newest_search_of_each_seed():
-    later = [stage("tuned", 0, rate=0.5, num_probes=0, number=1)]  # no search: the rate decays
+def test_what_was_chosen_is_what_each_seed_trains_with_now():
+    later = [stage("tuned", 0, rate=0.25, num_probes=0, number=1, reason="stays: the rate decays")]
 
     chosen, *_ = tiles(
         [trial("tuned", 0), trial("tuned", 1), trial("tuned", 2)],
@@ -77,9 +77,39 @@ def test_what_was_chosen_is_that_of_the_newest_search_of_each_seed():
     assert chosen["note"] == "2 of 3 seeds searched; 0.25 of a plateau"
 
 
+SWITCH = stage("tuned", 0, rate=2.0, switched=True, reason="beats 1")
+KEPT = stage("tuned", 0, rate=2.0, number=1, reason="stays: nothing is surely better")
+STALLED = stage("tuned", 0, rate=0.8, number=2, num_probes=0, reason="without a search: the loss stood still")
+STAYED = stage("tuned", 0, rate=0.8, number=3, num_probes=0, reason="stays: the rate decays")
+
+
+@pytest.mark.parametrize(
+    ("later", "rate", "reason"),
+    [
+        ([KEPT], "2", SWITCH["reason"]),
+        ([KEPT, STALLED, STAYED], "0.8", f"{SWITCH['reason']}; {STALLED['reason']}"),
+    ],
+)
+def test_the_reason_for_what_was_chosen_is_that_of_the_last_switch_and_of_what_changed_its_rate_since(
+    later, rate, reason
+):
+    chosen, *_ = tiles([trial("tuned", 0)], [stage("tuned", 0, rate=1.0), SWITCH, *later])
+
+    assert (chosen["value"], chosen["note"]) == (f"learning rate {rate}, density 10 %", reason)
+
+
+def test_values_whose_weights_were_not_kept_say_that_the_own_schedule_was():
+    seeds = [trial("tuned", seed) | {"line": line} for seed, line in enumerate(("insurance", "main"))]
+
+    one, two = (tiles(own, [stage("tuned", 0, rate=1.0)])[0]["note"] for own in (seeds[:1], seeds))
+
+    assert one.startswith("your own schedule was kept; ")
+    assert two.startswith("your own schedule was kept for 1 of 2 seeds; ")
+
+
 STARTED_OVER = [stage("tuned", 0, rate=1.0, num_steps=0), stage("tuned", 0, rate=0.3, num_probes=0, number=1)]
 SEARCHED_ONCE = [stage("tuned", 0, rate=1.0)]
-SWITCHED = stage("tuned", 0, rate=4.0, number=1, num_steps=0)
+SWITCHED = stage("tuned", 0, rate=4.0, number=1, num_steps=0, switched=True)
 
 
 @pytest.mark.parametrize(

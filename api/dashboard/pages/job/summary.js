@@ -41,10 +41,15 @@ function resultOf({ metric, trials }, arm) {
 
 const valueOf = (trial, metric) => (metric === "loss" ? trial.validation_loss : trial.validation_metrics[metric] ?? null);
 
-// Of the stages of one seed that were not rolled back: the newest that searched, or where none did, the newest; undefined: none.
+// The newest of one seed's stages that were not rolled back, with the reason for its values: that of the last switch, or else
+// of the first stage, and where the rate has changed since, also why. Undefined: there is none.
 export function chosenStage(stages) {
   const kept = stages.filter((stage) => stage.num_steps !== 0);
-  return kept.findLast((stage) => stage.probes.length) ?? kept.at(-1);
+  if (!kept.length) return undefined;
+  const [now, picked] = [kept.at(-1), kept.findLast((stage) => stage.switched) ?? kept[0]];
+  if (now.learning_rate === picked.learning_rate) return { ...now, reason: picked.reason };
+  const changed = kept.findLast((stage, at) => at > 0 && stage.learning_rate !== kept[at - 1].learning_rate);
+  return { ...now, reason: `${picked.reason}; ${changed.reason}` };
 }
 
 function chosenTile(own, stages) {
@@ -58,8 +63,16 @@ function chosenTile(own, stages) {
     name: `chosen for ${own[0].arm}`,
     value: [`learning rate ${rangeOf(newest.map((stage) => stage.learning_rate), number)}`,
       levels.length ? `${name.replaceAll("_", " ")} ${rangeOf(levels.map((stage) => stage.level), (value) => level(value, name))}` : ""].filter((text) => text !== "").join(", "),
-    note: [own.length > 1 ? `${searched} of ${own.length} seeds searched` : searched ? "" : "no search", newest[0].reason].filter((text) => text !== "").join("; "),
+    note: [insuredText(own), own.length > 1 ? `${searched} of ${own.length} seeds searched` : searched ? "" : "no search", newest[0].reason]
+      .filter((text) => text !== "").join("; "),
   };
+}
+
+// With `lanes.after: insurance`, the seeds whose second line ended better: its weights are kept, and not those of these values.
+function insuredText(own) {
+  const kept = own.filter((trial) => trial.line === "insurance").length;
+  if (!kept) return "";
+  return `your own schedule was kept${own.length > 1 ? ` for ${kept} of ${own.length} seeds` : ""}`;
 }
 
 export function rangeOf(values, write) {
