@@ -144,7 +144,7 @@ def test_an_extension_asks_for_the_budget_and_takes_no_smaller_one(
     reporting.run_to_the_end()
     finished = Page(browser, client, reporting.job_id)
     finished.click(".controls", "extend")
-    finished.tab.wait_for("document.querySelector('dialog input[name=seconds]').value === '80'")
+    finished.tab.wait_for("document.querySelector('dialog input[name=seconds]').placeholder === 'such as 80'")
     finished.picture("extend")
     finished.tab.value_of("document.querySelector('dialog input').value = 40")
     finished.click("dialog", "extend the job")
@@ -154,6 +154,24 @@ def test_an_extension_asks_for_the_budget_and_takes_no_smaller_one(
     finished.wait_until(JobState.QUEUED)
 
     assert client.job(reporting.job_id).spec.budget.seconds == 60
+
+
+def test_an_extension_takes_further_seeds_as_text_and_leaves_the_budget_as_it_is(
+    browser: Tab, client: Client, reporting: Reporting
+) -> None:
+    reporting.run_to_the_end()
+    finished = Page(browser, client, reporting.job_id)
+    finished.click(".controls", "extend")
+    seeds = "document.querySelector('dialog input[name=seeds]')"
+    finished.tab.wait_for(seeds)
+    finished.tab.value_of(f"{seeds}.value = 'two'")
+    assert finished.tab.value_of(f"{seeds}.checkValidity()") is False
+    finished.tab.value_of(f"{seeds}.value = '2, 3'")
+    finished.click("dialog", "extend the job")
+    finished.wait_until(JobState.QUEUED)
+
+    spec = client.job(reporting.job_id).spec
+    assert spec.seeds == (0, 2, 3) and spec.budget.seconds == 40
 
 
 def test_a_clone_opens_the_form_which_shows_what_differs_before_it_is_queued(

@@ -485,6 +485,121 @@ console.log(JSON.stringify(sent));""",
     assert patch == {"notes": "second try", "labels": labels} | more
 
 
+#: A job that another client has changed behind the question, and the versions and notes with which an edit is sent.
+EDITED = f"""
+import {{ settled }} from "{SMALL_DOM}";
+const sent = [];
+globalThis.fetch = async (path, {{ method, headers, body }}) => {{
+  if (!method) return Response.json(now);
+  const isFresh = headers["If-Match"] === `"${{now.version}}"`;
+  sent.push([headers["If-Match"], JSON.parse(body).notes, isFresh]);
+  return isFresh ? Response.json(now) : Response.json({{ detail: "stale" }}, {{ status: 412 }});
+}};
+const {{ controls }} = await import("{DASHBOARD.as_uri()}/pages/job/controls.js");
+const {{ body, update }} = controls(() => {{}});
+document.body.append(body);
+update(job, {{ name: "anna", role: "submitter" }});
+body.querySelector("[class=edit]").onclick();
+const question = document.body.querySelector("dialog");
+for (const [name, value] of [["notes", "mine"], ["labels", ""], ["priority", "normal"]]) {{
+  question.querySelector(`[name=${{name}}]`).value = value;
+}}
+const press = async () => {{
+  question.querySelector("form").onsubmit({{ preventDefault() {{}} }});
+  for (let turn = 0; turn < 5; turn += 1) await settled();
+}};
+"""
+
+
+def of_edited(script, **changes):
+    now = OF_ANNA | {"state": "succeeded", "version": 4} | changes
+    return run(f"{EDITED}\n{script}\nprocess.exit();", job=OF_ANNA | {"state": "running"}, now=now)
+
+
+def test_an_edit_is_taken_though_the_jobs_state_has_changed_behind_it():
+    sent = of_edited("await press();\nconsole.log(JSON.stringify(sent));")
+
+    assert sent == [['"3"', "mine", False], ['"4"', "mine", True]]
+
+
+def test_what_another_has_written_behind_an_edit_is_told_before_it_is_replaced():
+    script = """
+await press();
+const told = question.textContent;
+await press();
+console.log(JSON.stringify([told, sent]));"""
+
+    told, sent = of_edited(script, notes="theirs", labels={"team": "blue"})
+
+    assert "its notes are now “theirs”; its labels are now “team=blue”" in told and "priority is" not in told
+    assert sent == [['"3"', "mine", False], ['"4"', "mine", True]]
+
+
+@pytest.mark.parametrize(("steers", "is_taken"), [([], True), ([{"id": 1, "in_force": True}], False)])
+def test_a_steer_is_taken_behind_a_change_of_the_jobs_state_unless_other_steers_hold_by_then(steers, is_taken):
+    limits = {"low": 0.001, "high": 1.0, "names": [], "current": None}
+    steerable = [{"name": "density", "trials": ["job-1.tuned.0"]} | limits]
+    before = {"version": 3, "steers": [], "steerable": steerable, "notes": []}
+    script = f"""
+import {{ settled }} from "{SMALL_DOM}";
+const sent = [], answers = [before, after];
+globalThis.fetch = async (path, {{ method, headers }}) => {{
+  if (!method) return Response.json(answers.shift());
+  sent.push(headers["If-Match"]);
+  if (headers["If-Match"] !== '"4"') return Response.json({{ detail: "stale" }}, {{ status: 412 }});
+  return Response.json({{ id: "job-1", version: 5 }});
+}};
+const {{ controls }} = await import("{DASHBOARD.as_uri()}/pages/job/controls.js");
+const {{ body, update }} = controls(() => {{}});
+document.body.append(body);
+update({{ id: "job-1", name: "one", state: "starting", version: 3, verbs: ["steer"] }}, {{ role: "admin" }});
+body.querySelector("[class=steer]").onclick();
+await settled();
+const question = document.body.querySelector("dialog");
+question.querySelector("[name=how density]").value = "pin";
+question.querySelector("[name=density]").value = "0.5";
+question.querySelector("form").onsubmit({{ preventDefault() {{}} }});
+for (let turn = 0; turn < 5; turn += 1) await settled();
+console.log(JSON.stringify([sent, question.textContent.includes("stale")]));
+process.exit();"""
+
+    sent, is_refused = run(script, before=before, after=before | {"version": 4, "steers": steers})
+
+    assert sent == (['"3"', '"4"'] if is_taken else ['"3"']) and is_refused is not is_taken
+
+
+SPEC = {"budget": {"seconds": 40, "steps": None, "bytes": None}, "seeds": [0], "params": {}, "lanes": {"after": "idle"}}
+SWEPT = {"params": {"clip": {"choice": [1, 2]}}, "sweep": {"samples": 8}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields", "written", "sent"),
+    [
+        ({}, ["seconds", "seeds"], {"seeds": " 2, 3 "}, {"seeds": [2, 3]}),
+        ({}, ["seconds", "seeds"], {"seconds": "40"}, {"seconds": 40}),  # a stopped job gets its old budget again
+        (SWEPT, ["seconds", "seeds", "samples"], {"samples": "12"}, {"samples": 12}),
+        ({"lanes": {"after": "insurance"}}, ["seeds"], {"seeds": "1"}, {"seeds": [1]}),
+    ],
+)
+def test_an_extension_sends_what_somebody_has_written_and_nothing_else(spec, fields, written, sent):
+    found = of_controls(
+        f"""
+await press("extend");
+const question = document.body.querySelector("dialog");
+const isThere = (name) => question.querySelector(`[name=${{name}}]`);
+const fields = ["seconds", "steps", "bytes", "seeds", "samples"].filter(isThere);
+const values = fields.map((name) => isThere(name).value);
+for (const [name, value] of Object.entries({json.dumps(written)})) isThere(name).value = value;
+await answer();
+console.log(JSON.stringify([fields, values, sent]));""",
+        state="succeeded",
+        verbs=["extend"],
+        spec=SPEC | spec,
+    )
+
+    assert found == [fields, [""] * len(fields), [["POST", "/v1/jobs/job-1:extend", '"3"', sent]]]
+
+
 @pytest.mark.parametrize("verb", ["retry", "stop"])
 def test_several_jobs_are_retried_or_stopped_at_once(verb):
     script = f"""

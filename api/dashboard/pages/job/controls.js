@@ -1,10 +1,13 @@
 // The verbs of a job as buttons. Verbs that end a job ask first; each acts on the version that was shown.
 
 import * as api from "../../api.js";
+import { sampleNames } from "../../charts/sweep.js";
 import { question, reason } from "../../dialog.js";
 import { element, glossary, patch } from "../../dom.js";
 import { isOver, mayChange, PRIORITIES } from "../../states.js";
 import { number } from "../../units.js";
+
+const STALE = 412; // the job is no longer as it was shown
 
 const MEANING = {
   pause: "Write a checkpoint and give workers back; the job keeps its place",
@@ -12,7 +15,7 @@ const MEANING = {
   stop: "End as if the budget were spent, and keep the result",
   cancel: "End without a result",
   retry: "Go on from the last checkpoint",
-  extend: "Go on with a larger budget",
+  extend: "Go on with a larger budget, further seeds or more samples",
   steer: "Pin or veto values, from the next stage on",
   clone: "Queue a new job: this one with changes",
   edit: "Change its labels, notes and priority",
@@ -106,33 +109,65 @@ export const trialStop = (job, trial, changed) => element("button", {
 export const sampleClone = (id, { arm }) => element("a", { class: "verb", "aria-label": `clone ${arm}`, title: MEANING.clone,
   href: `/?clone=${encodeURIComponent(id)}&trial=${encodeURIComponent(arm)}` }, "clone");
 
+// A field that is left empty is not sent: with any cap, even that of before, finished trials go on.
 function askToExtend(job) {
-  const units = Object.entries(job.spec.budget).filter(([, cap]) => cap !== null);
-  const inputs = units.map(([unit, cap]) =>
-    element("input", { name: unit, type: "number", min: cap, step: unit === "seconds" ? "any" : 1, value: 2 * cap, required: "" }));
-  const caps = () => Object.fromEntries(inputs.map((input) => [input.name, Number(input.value)]));
+  const fields = [...capFields(job.spec), ...trialFields(job.spec)];
+  const written = () => fields.filter(({ input }) => input.value.trim() !== "");
+  const asked = () => Object.fromEntries(written().map(({ input, read }) => [input.getAttribute("name"), read(input.value)]));
   return question({
     title: `extend “${job.name}”`,
     content: [
-      element("p", {}, "The whole budget, old and new. Each trial goes on from the last state that the old budget's end had no part in."),
-      ...inputs.map((input, at) => element("label", {}, `${input.name}, until now ${units[at][1]}`, input)),
+      element("p", {}, `What you leave empty stays as it is. A cap is the whole budget of each trial, old and new: trials go on from the last
+        state that the old budget's end had no part in. Without a cap, finished trials stay as they are, and further ones train.`),
+      ...fields.map(({ label, input }) => element("label", {}, label, input)),
     ],
-    answers: [{ label: "extend the job", act: () => api.ask(job, "extend", caps()) }],
+    answers: [{ label: "extend the job", act: () => api.ask(job, "extend", asked()) }],
   });
+}
+
+// A job with a second line gets no larger budget: both its lines have used theirs.
+function capFields({ budget, lanes }) {
+  const units = lanes?.after === "insurance" ? [] : Object.entries(budget).filter(([, cap]) => cap !== null);
+  return units.map(([unit, cap]) => ({ label: `${unit}, until now ${cap}`, read: Number,
+    input: element("input", { name: unit, type: "number", min: cap, step: unit === "seconds" ? "any" : 1, placeholder: `such as ${2 * cap}` }) }));
+}
+
+function trialFields(spec) {
+  const samples = sampleNames(spec).length;
+  const seeds = { label: `further seeds of each arm, until now ${spec.seeds.join(", ")}`, read: (text) => text.split(/[\s,]+/).filter(Boolean).map(Number),
+    input: element("input", { name: "seeds", pattern: "[\\s,]*\\d+([\\s,]+\\d+)*[\\s,]*", title: "whole numbers, with commas between them", placeholder: "such as 2, 3", autocomplete: "off" }) };
+  return samples ? [seeds, { label: `samples in all, until now ${samples}`, read: Number,
+    input: element("input", { name: "samples", type: "number", min: samples + 1, step: 1, placeholder: `such as ${2 * samples}` }) }] : [seeds];
 }
 
 // The fields that users may change at any time; the priority only until the job is over.
 function askToEdit(job) {
   const notes = element("textarea", { name: "notes", rows: 4 }, job.notes);
   const labels = element("textarea", { name: "labels", rows: 3, spellcheck: "false", placeholder: "team=vision" },
-    Object.entries(job.labels).map((each) => each.join("=")).join("\n"));
+    labelLines(job).join("\n"));
   const priority = element("select", { name: "priority" },
     ...PRIORITIES.map((each) => element("option", { value: each, selected: each === job.priority ? "" : null }, each)));
   const given = () => Object.fromEntries(labels.value.split("\n").map((line) => line.trim()).filter(Boolean)
     .map((line) => [line.split("=")[0].trim(), line.split("=").slice(1).join("=").trim()]));
   const gone = Object.fromEntries(Object.keys(job.labels).map((name) => [name, null]));
   const patchOfJob = () => ({ notes: notes.value, labels: { ...gone, ...given() },
-    ...(isOver(job) || priority.value === job.priority ? {} : { priority: priority.value }) }); // a role may not take every priority
+    ...(isOver(seen) || priority.value === job.priority ? {} : { priority: priority.value }) }); // a role may not take every priority
+  let seen = job; // as the reader knows it
+
+  // The job's state may change while somebody writes. What another person has written meanwhile is told before it is replaced.
+  async function edit() {
+    try {
+      return await api.edit(seen, patchOfJob());
+    } catch (error) {
+      if (error.status !== STALE) throw error;
+    }
+    const before = seen;
+    seen = await api.job(job.id);
+    const changed = Object.entries(WRITTEN).filter(([, textOf]) => textOf(before) !== textOf(seen)).map(([name, textOf]) => `its ${name} ${textOf(seen)}`);
+    if (changed.length) throw new api.Refused(STALE, { detail: `Somebody has edited the job meanwhile: ${changed.join("; ")}. Press again to replace that.` });
+    return api.edit(seen, patchOfJob());
+  }
+
   return question({
     title: `edit “${job.name}”`,
     content: [
@@ -140,9 +175,18 @@ function askToEdit(job) {
       element("label", {}, "labels, one name=value on each line", labels),
       isOver(job) ? "" : element("label", {}, "priority", priority),
     ],
-    answers: [{ label: "edit the job", act: () => api.edit(job, patchOfJob()) }],
+    answers: [{ label: "edit the job", act: edit }],
   });
 }
+
+const labelLines = ({ labels }) => Object.entries(labels).map((each) => each.join("="));
+
+// What people edit, as they are told of it.
+const WRITTEN = {
+  notes: ({ notes }) => `are now “${notes}”`,
+  labels: (job) => `are now “${labelLines(job).join(", ")}”`,
+  priority: ({ priority }) => `is now ${priority}`,
+};
 
 // Each value can be searched further, pinned, or limited on one side; each part of the steers in force can be withdrawn.
 async function askToSteer(job) {
@@ -153,6 +197,18 @@ async function askToSteer(job) {
   const searches = element("input", { type: "checkbox", name: "search_now" });
   const taken = element("p", { class: "note", role: "status" });
   const done = new Map(); // what holds already, though another part was refused: each request, and how it is told
+
+  // The job's state may change behind the question. What it asks holds as long as the same steers are in force.
+  async function send(asked) {
+    try {
+      seen = await api.ask(seen, "steer", asked);
+    } catch (error) {
+      if (error.status !== STALE || done.size) throw error;
+      const now = await api.steering(job.id);
+      if (String(idsInForce(now.steers)) !== String(idsInForce(steers))) throw error;
+      seen = await api.ask({ ...seen, version: now.version }, "steer", asked);
+    }
+  }
 
   // Arms may search different values: steers of the same trials go into one request.
   async function steer() {
@@ -165,7 +221,7 @@ async function askToSteer(job) {
     for (const each of said.size ? said.values() : [{ search_now: searches.checked }]) {
       const asked = JSON.stringify(each);
       if (done.has(asked)) continue;
-      seen = await api.ask(seen, "steer", each);
+      await send(each);
       done.set(asked, said.size ? `${valuesOf(each).join(", ")} of ${each.trials.map(short).join(", ")}` : "a search");
       taken.textContent = `Taken already: ${[...done.values()].join("; ")}.`;
     }
@@ -184,10 +240,12 @@ async function askToSteer(job) {
     ],
     answers: [
       { label: "steer the job", act: steer },
-      ...held.map(({ id }) => ({ label: `withdraw ${id}`, act: () => api.ask(seen, "steer", { clear: [id] }) })),
+      ...held.map(({ id }) => ({ label: `withdraw ${id}`, act: () => send({ clear: [id] }) })),
     ],
   });
 }
+
+const idsInForce = (steers) => steers.filter((each) => each.in_force).map(({ id }) => id);
 
 const valuesOf = ({ pin, veto }) => Object.keys({ ...pin, ...veto }).map((name) => name.replaceAll("_", " "));
 
