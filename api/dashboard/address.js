@@ -4,8 +4,8 @@ let shown = location.search;
 
 // `search` begins with "?", or is empty.
 export function go(search, { replaces = false } = {}) {
+  history[replaces ? "replaceState" : "pushState"](null, "", (search || location.pathname) + (replaces ? location.hash : ""));
   shown = search;
-  history[replaces ? "replaceState" : "pushState"](null, "", search || location.pathname);
 }
 
 // Calls `open` when "back" or "forward" leads to another address.

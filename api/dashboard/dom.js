@@ -91,9 +91,9 @@ export function whenKept(make) {
 }
 
 // Columns: [heading, row => text or element, kind, row => value], kind one of "", "number", "name", "text". The heading of a
-// column with values, or of text alone, sorts the rows. `note` is shown below its row, and `key` tells rows apart. A
-// keyboard can scroll the table. With `isStacked`, each row is a stack on a narrow screen; only ARIA roles then make it a
-// table to a browser.
+// column with values, or of text alone, sorts the rows. `note` is shown below its row, and `key` tells rows apart. `total`
+// has the texts of a last row by their headings, where there are several rows. A keyboard can scroll the table. With
+// `isStacked`, each row is a stack on a narrow screen; only ARIA roles then make it a table to a browser.
 export function table(caption, columns, rows, options = {}) {
   const draw = (order) => drawnTable(caption, columns, rows, options, order);
   const body = element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption }, draw(null));
@@ -101,7 +101,7 @@ export function table(caption, columns, rows, options = {}) {
   return body;
 }
 
-function drawnTable(caption, columns, rows, { note = null, key = (_, at) => at, isStacked = false }, order) {
+function drawnTable(caption, columns, rows, { note = null, key = (_, at) => at, total = null, isStacked = false }, order) {
   const as = (role, properties = {}) => (isStacked ? { ...properties, role } : properties);
   const heads = columns.map((column) => {
     const [name, , kind] = column;
@@ -109,17 +109,18 @@ function drawnTable(caption, columns, rows, { note = null, key = (_, at) => at, 
     const shown = valueOf(column, rows) ? element("button", { type: "button", class: "sort", onclick: sortBy(name) }, name) : name;
     return element("th", as("columnheader", { scope: "col", class: kind, key: name, "aria-sort": isSorted }), shown);
   });
-  const cells = (row) => columns.map(([name, show, kind]) =>
-    element("td", as("cell", { class: kind, key: name, "data-heading": isStacked ? name : null }), show(row)));
+  const cells = (textOf) => columns.map(([name, show, kind]) =>
+    element("td", as("cell", { class: kind, key: name, "data-heading": isStacked ? name : null }), textOf(name, show)));
   const body = sorted(columns, rows, order).flatMap((row, at) => [
-    element("tr", as("row", { class: note && "noted", key: key(row, at) }), ...cells(row)),
+    element("tr", as("row", { class: note && "noted", key: key(row, at) }), ...cells((_, show) => show(row))),
     ...(note ? [element("tr", { key: `note of ${key(row, at)}` },
       element("td", { class: "note", colspan: columns.length }, note(row)))] : []),
   ]);
+  const sums = total && rows.length > 1 ? element("tr", as("row", { class: "total", key: "total" }), ...cells((name) => total[name] ?? "")) : null;
   return element("table", as("table", { class: isStacked ? "stacked" : null }),
     element("caption", {}, element("span", {}, caption)),
     element("thead", as("rowgroup"), element("tr", as("row"), ...heads)),
-    element("tbody", as("rowgroup"), ...body));
+    element("tbody", as("rowgroup"), ...body, sums));
 }
 
 // What sorts the rows by a column; null: nothing does.

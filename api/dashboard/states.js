@@ -20,10 +20,14 @@ export const mayStopTrials = (me, job, trials) => mayChange(me, job) && TRIALS_S
 const OUR_ERROR = /(?:^|(?<=: ))(?:api|search|service|trainers|wiretune)(?:\.\w+)+: /;
 const told = (reason) => reason.replace(OUR_ERROR, "");
 
+// The waits of which the queue writes nothing into the job's reason: it still says how the job came there, as by an extension.
+const UNEXPLAINED = ["starts", "back_off"];
+
 // The reason for its state; while it waits, also its place in the queue. That an attempt was lost is told by `lostOf`.
 export function whyOf({ reason = "", queue, lost }) {
   const isLoss = lost && reason.startsWith(`attempt ${lost.number} ended: `);
-  return queue?.sentence || (isLoss ? "" : told(reason));
+  const isTold = isLoss || (queue?.sentence && !UNEXPLAINED.includes(queue.kind));
+  return [queue?.sentence, isTold ? "" : told(reason)].filter(Boolean).join("; ");
 }
 
 // The last attempt, where it was lost and the job has got no further since; else null.

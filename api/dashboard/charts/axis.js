@@ -23,11 +23,13 @@ export function between(xs, ys) {
   };
 }
 
-// The positions of each trial's steps on `axis`. `losses` have a point per step, `sent` the bytes at some of them.
-export function placing(axis, losses, sent) {
+// The positions of each trial's steps on `axis`. `losses` have a point per step, `sent` the bytes at some of them. Further
+// lines `beside` them have a place in the range; how many bytes they sent is not known.
+export function placing(axis, losses, sent, beside = []) {
   const marks = new Map(losses.map((series) => [series.trial_id, axis === "seconds" ? [series.steps, series.seconds] : [series.steps, series.steps]]));
   if (axis === "bytes") for (const series of sent) marks.set(series.trial_id, [series.steps, series.values]);
-  const ends = [...marks.values()].map(([, places]) => places.at(-1) ?? 0);
+  const ends = [...[...marks.values()].map(([, places]) => places), ...(axis === "bytes" ? [] : beside.map((series) => series[axis]))]
+    .map((places) => places.at(-1) ?? 0);
   const end = Math.max(0, ...ends);
   const { unit, per } = unitOf(axis, end);
   const title = { seconds: `training clock, ${unit}`, steps: "committed steps", bytes: `sent by one worker, ${unit}` }[axis];

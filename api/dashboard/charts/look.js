@@ -10,6 +10,9 @@ export const colour = (index) => COLOURS[index % COLOURS.length];
 // The second eight arms repeat the colours with other dashes, so that 32 arms differ.
 const dash = (index) => DASHES[(index + Math.floor(index / COLOURS.length)) % DASHES.length];
 
+// The user's own schedule, trained on a spare lane, as an arm beside that of its search.
+export const asOwnSchedule = (each) => ({ ...each, arm: `${each.arm}, own schedule`, label: `${each.label}, own schedule` });
+
 // One colour per arm. Its seeds, where each is a line, differ by their dashes.
 export const look = (each, width, seed = 0) => ({ color: colour(each.arm_index), width, dash: dash(each.arm_index + seed) });
 // Lines of several seeds go by these groups, each with a legend entry of its own: that of the trial, unless several share it.

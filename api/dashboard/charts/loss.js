@@ -2,12 +2,12 @@
 
 import { duration, figures, loss, number } from "../units.js";
 import { between } from "./axis.js";
-import { ALIGNED, colour, joined, logAxis, look, lookedAlike, marked, named, rolledBack, tint } from "./look.js";
+import { ALIGNED, asOwnSchedule, colour, joined, logAxis, look, lookedAlike, marked, named, rolledBack, tint } from "./look.js";
 
 export const LOSS = "loss";
 const MARK = 5; // px, of an evaluation
 const STEP = 0.1; // of a search: a shorter part is a step
-const ON_THE_GRID = 300; // points of a mean over seeds
+const MOST_OF_A_MEAN = 2000; // points of a mean over seeds
 
 // An exponential moving average that starts at the first value; missing values stay missing.
 export function smoothed(values, weight) {
@@ -29,12 +29,10 @@ export function meanOf(lines) {
     return { x: there.map((at) => x[at]), y: there.map((at) => y[at]) };
   }).filter((line) => line.x.length);
   if (!known.length) return null;
-  const [low, high] = [Math.min(...known.map((line) => line.x[0])), Math.max(...known.map((line) => line.x.at(-1)))];
-  const longest = Math.max(...known.map((line) => line.x.length));
-  const count = low === high ? 1 : Math.max(2, Math.min(ON_THE_GRID, longest));
-  const grid = Array.from({ length: count }, (_, at) => (at === count - 1 ? high : low + ((high - low) * at) / (count - 1)));
-  const valuesAt = (place) => known.flatMap(({ x, y }) => (x[0] <= place && place <= x.at(-1) ? between(x, y)(place) : []));
-  const there = grid.map((x) => ({ x, values: valuesAt(x) })).filter(({ values }) => values.length).map(({ x, values }) => {
+  const placed = known.map(({ x, y }) => ({ first: x[0], last: x.at(-1), valueAt: between(x, y) }));
+  const valuesAt = (x) => placed.flatMap(({ first, last, valueAt }) => (first <= x && x <= last ? valueAt(x) : []));
+  const there = thinned(places(known)).map((x) => {
+    const values = valuesAt(x);
     const mean = values.reduce((sum, each) => sum + each, 0) / values.length;
     const std = values.length < 2 ? 0 : Math.sqrt(values.reduce((sum, each) => sum + (each - mean) ** 2, 0) / (values.length - 1));
     return { x, mean, upper: Math.min(mean + std, Math.max(...values)), lower: Math.max(mean - std, Math.min(...values)), count: values.length };
@@ -43,18 +41,27 @@ export function meanOf(lines) {
   return { x: all("x"), mean: all("mean"), upper: all("upper"), lower: all("lower"), counts: all("count") };
 }
 
+// Where any of the lines has a point: most places where their points are close, as where the reader has zoomed to.
+const places = (lines) => [...new Set(lines.flatMap(({ x }) => x))].sort((one, other) => one - other);
+
+function thinned(xs) {
+  if (xs.length <= MOST_OF_A_MEAN) return xs;
+  return Array.from({ length: MOST_OF_A_MEAN }, (_, at) => xs[Math.round((at * (xs.length - 1)) / (MOST_OF_A_MEAN - 1))]);
+}
+
 // `choice`: {metric, isRecorded, smooth, isLog, isLogAxis, isEach}. `stages` are those of one trial, drawn as shaded areas, and
 // its searches hatched; `searched` are the stages of all trials, whose lines pause in a search. `trials` are all. Metrics other than the loss have no training series and no forecast. One that `isRecorded` in training
 // steps stands for the validation series, and nobody says which way it is better. Of the loss, `smooth` is for the training
-// series alone: its evaluations are few.
-export function lossChart({ training, validation, trials, stages, searched = stages, place, choice }) {
+// series alone: its evaluations are few. `insured` are the evaluations of second lines, which train the user's own schedule.
+export function lossChart({ training, validation, insured = [], trials, stages, searched = stages, place, choice }) {
   const isLoss = choice.metric === LOSS;
   const [kind, title] = choice.isRecorded ? [choice.metric, choice.metric] : ["validation", `validation ${choice.metric}`];
   const drawn = (series, weight) => series.filter((each) => each.values.length)
     .map((each) => ({ ...each, x: place.along(each), y: weight ? smoothed(each.values, weight) : each.values }));
   const [trained, validated] = [drawn(training, choice.smooth), drawn(validation, isLoss ? 0 : choice.smooth)];
+  const second = place.axis === "bytes" || choice.isRecorded ? [] : drawn(insured, isLoss ? 0 : choice.smooth).map(asOwnSchedule);
   const isMean = !choice.isEach && new Set(trials.map((each) => each.arm)).size < trials.length;
-  const values = [...trained, ...validated].flatMap((each) => each.y);
+  const values = [...trained, ...validated, ...second].flatMap((each) => each.y);
   const isLog = choice.isLog && values.every((value) => value === null || value > 0); // then nothing of 0 or below is drawn
   const known = [...training, ...validation].flatMap((each) => each.values).concat(stages.map((stage) => stage.forecast));
   const least = known.reduce((low, value) => (value > 0 && value < low ? value : low), Infinity);
@@ -65,7 +72,8 @@ export function lossChart({ training, validation, trials, stages, searched = sta
   return {
     traces: [...(isLoss ? fans(around) : []),
       ...(isMean ? meanLines(trained, [validated, kind], place) : [...lines(trained.map(paused), "training", place), ...lines(validated.map(paused), kind, place)]),
-      ...(isLoss ? rollBacks(around) : []), ...(choice.isRecorded ? [] : bests(trials, validation, place, choice.metric)),
+      ...secondLines(second, kind, place),
+      ...(isLoss ? rollBacks(around) : []), ...(choice.isRecorded ? [] : bests(trials, [validation, second], place, choice.metric)),
       ...hatch(hatched)],
     layout: { height: 420, margin: ALIGNED, shapes: shades(stages, place), uirevision: [place.axis, place.unit, choice.isLogAxis, choice.isLog, choice.metric].join(),
       xaxis: { ...place.xaxis(choice.isLogAxis), title: { text: isLoss ? `${place.title}<br>thin: training, bold: validation` : place.title } },
@@ -75,7 +83,7 @@ export function lossChart({ training, validation, trials, stages, searched = sta
     columns: [["trial", (row) => row.label, "name"], figures("clock", (row) => row.seconds, duration),
       figures("step", (row) => row.step, String),
       [title, (row) => (row.value === null ? "diverged" : loss(row.value)), "number", (row) => row.value]],
-    rows: validation.flatMap(({ label, steps, seconds, values: measured }) =>
+    rows: [...validation, ...second].flatMap(({ label, steps, seconds, values: measured }) =>
       measured.map((value, at) => ({ label, value, step: steps[at], seconds: seconds[at] }))),
   };
 }
@@ -86,12 +94,12 @@ function labelOf(trials, validation, title) {
     return value === undefined ? [] : [`${each.label} ${title} now ${loss(value)}`];
   });
   const best = trials.filter((each) => each.outcome === "completed" && (each.averaged || each.exported_step !== null))
-    .map((each) => (each.averaged ? averageOf(each) : `best weights of ${each.label} after ${each.exported_step} steps`));
+    .map((each) => (each.averaged ? averageOf(each.label, stepOf(each)) : `best weights of ${each.label} after ${each.exported_step} steps`));
   return [...now, ...best].join("; ") || "no points yet";
 }
 
 const stepOf = (trial) => trial.exported_step ?? trial.step; // of the exported weights
-const averageOf = (trial) => `an average of the weights of ${trial.label} up to step ${stepOf(trial)}`;
+const averageOf = (label, step) => `an average of the weights of ${label} up to step ${step}`;
 
 function lines(series, name, { unit }) {
   const isTraining = name === "training";
@@ -100,6 +108,13 @@ function lines(series, name, { unit }) {
     ...named(first, series), showlegend: !isTraining, marker: { size: sizes },
     line: isTraining ? { color: colour(first.arm_index), width: 1 } : look(first, 2.2, first.seed_index),
     hovertemplate: `%{text} ${name}: %{y:.4~g}<br>%{x:.4~g} ${unit}<extra></extra>`,
+  }));
+}
+
+function secondLines(series, kind, { unit }) {
+  return joined(series, ({ arm }) => arm).map(({ first, ...line }) => ({
+    type: "scatter", mode: marked(line.x), ...line, name: first.arm, legendgroup: first.arm, marker: { size: MARK },
+    line: { ...look(first, 1.5), dash: "dash" }, hovertemplate: `%{text} ${kind}: %{y:.4~g}<br>%{x:.4~g} ${unit}<extra></extra>`,
   }));
 }
 
@@ -215,27 +230,31 @@ function rollBacks({ stages, place, lines: trained }) {
     text: back.map((stage) => rolledBack(stage, stages)), hovertemplate: "%{text}<extra></extra>" }];
 }
 
-// The state whose weights are kept; for a running trial, the best evaluation so far.
-function bests(trials, validation, place, metric) {
+// The state whose weights are kept, on the line that they are of; for a running trial, the best evaluation so far.
+function bests(trials, [validation, second], place, metric) {
   const valueOf = (trial) => (metric === LOSS ? trial.validation_loss : trial.validation_metrics[metric] ?? null);
   const isHigh = trials.some((trial) => trial.metric_directions[metric] === "max");
   const soFar = `${isHigh ? "highest" : "lowest"} so far`;
   const marks = trials.flatMap((trial) => {
     const end = valueOf(trial);
     if (trial.outcome === "completed" && end !== null) {
-      const step = stepOf(trial);
-      const text = trial.averaged ? averageOf(trial) : `the weights of ${trial.label}: step ${step}`;
-      return [{ trial, step, value: end, symbol: "star", text: `${text}, ${loss(end)}` }];
+      const line = trial.line === "insurance" ? second.find((each) => each.trial_id === trial.trial_id) : null;
+      const step = line ? trial.exported_step ?? line.steps.at(-1) : stepOf(trial);
+      const { label } = line ?? trial;
+      const text = trial.averaged ? averageOf(label, step) : `the weights of ${label}: step ${step}`;
+      const x = line ? between(line.steps, line.x)(step) : place.at(trial.trial_id, step);
+      return line === undefined ? [] : [{ trial, x, value: end, symbol: "star", text: `${text}, ${loss(end)}` }];
     }
     const series = validation.find((each) => each.trial_id === trial.trial_id);
     const known = series?.values.filter((value) => value !== null) ?? [];
     if (trial.outcome || !known.length) return [];
     const value = (isHigh ? Math.max : Math.min)(...known);
-    return [{ trial, step: series.steps[series.values.indexOf(value)], value, symbol: "star-open", text: `${trial.label}: ${soFar}, ${loss(value)}` }];
+    const x = place.at(trial.trial_id, series.steps[series.values.indexOf(value)]);
+    return [{ trial, x, value, symbol: "star-open", text: `${trial.label}: ${soFar}, ${loss(value)}` }];
   });
   if (!marks.length) return [];
   const isAny = marks.some((mark) => mark.symbol === "star");
-  return [{ type: "scatter", mode: "markers", name: isAny ? "best weights" : soFar, x: marks.map(({ trial, step }) => place.at(trial.trial_id, step)),
+  return [{ type: "scatter", mode: "markers", name: isAny ? "best weights" : soFar, x: marks.map((mark) => mark.x),
     y: marks.map((mark) => mark.value), text: marks.map((mark) => mark.text), hovertemplate: "%{text}<extra></extra>",
     marker: { size: 13, symbol: marks.map((mark) => mark.symbol), color: marks.map((mark) => colour(mark.trial.arm_index)), line: { width: 1, color: "#808080" } } }];
 }

@@ -2,11 +2,12 @@
 
 import { element, patch, table, unanswered, whenKept } from "../dom.js";
 import { fileName, saveRows } from "../files.js";
-import { ticksOf } from "./look.js";
+import { grouped, ticksOf } from "./look.js";
 
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
 const KEPT = "keep"; // the zoom, from one drawing to the next
 const MOST_ENTRIES = 24;
+const MOST_ROWS = 500; // of a data table, which is written again with each change
 
 let library = null;
 
@@ -49,14 +50,14 @@ const isTouched = matchMedia("(pointer: coarse)").matches; // a finger that zoom
 export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   const chart = element("div", { class: "chart", role: "img", "aria-label": title });
   const failed = element("div", {});
-  const data = element("div", { hidden: "" });
+  const data = element("div", { class: "data", hidden: "" });
   const toggle = element("button", { type: "button", "aria-expanded": "false", "aria-label": `data table: ${title}`, onclick: flip }, "data table");
   const zoom = isTouched ? element("button", { type: "button", "aria-pressed": "false", "aria-label": `zoom: ${title}`, onclick: flipZoom }, "zoom") : null;
   const heading = element("h2", {}, title);
   const exports = [["PNG", () => download("png")], ["SVG", () => download("svg")], ["CSV", downloadRows]]
     .map(([label, onclick]) => element("button", { type: "button", onclick }, label));
   const menu = saveMenu(exports);
-  const body = element("section", { class: `panel ${kind}` },
+  const body = element("section", { class: `panel ${kind}`, id: kind === "bare" ? null : fileName(title) },
     element("div", { class: "panel-head" }, heading, element("div", { class: "panel-tools" }, zoom, toggle, menu)), tools ?? "", failed, chart, data);
   const figure = whenKept((given, inTheme) => given(inTheme));
   let make = null;
@@ -82,7 +83,10 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
 
   function tell({ label, columns, rows }) {
     chart.setAttribute("aria-label", `${heading.textContent}: ${label}`);
-    if (!data.hidden) patch(data, table(label, columns, rows));
+    if (data.hidden) return;
+    const newest = newestOf(rows);
+    const whole = newest.length === rows.length ? "" : `; the newest ${newest.length} of ${rows.length} rows, of which the CSV has all`;
+    patch(data, table(`${label}${whole}`, columns, newest));
   }
 
   // `about` distinguishes this panel's button from others with the same title.
@@ -167,6 +171,14 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   painters.set(chart, { paint, drawnAs, isEmpty: () => make === null });
   sight.observe(chart);
   return { body, heading, draw, close, zoomTo };
+}
+
+// The last rows of each trial: as many as fit into a data table, and at least one.
+function newestOf(rows) {
+  if (rows.length <= MOST_ROWS) return rows;
+  const trials = [...grouped(rows, (row) => row.trial_id ?? row.label).values()];
+  const each = Math.max(1, Math.floor(MOST_ROWS / trials.length));
+  return trials.flatMap((own) => own.slice(-each));
 }
 
 // A menu of files. It closes after a choice, on Escape, and when it loses the focus.

@@ -1,7 +1,7 @@
 // The learned schedule: rate, density and other changed values at each committed step.
 
 import { duration, figures, number, share } from "../units.js";
-import { ALIGNED, joined, lastRate, logAxis, look, lookedAlike, named } from "./look.js";
+import { ALIGNED, asOwnSchedule, joined, lastRate, logAxis, look, lookedAlike, named } from "./look.js";
 
 const SEARCH = 0.02; // of the axis, that no commit took
 const TAIL = "after the exported step";
@@ -9,22 +9,25 @@ const GAP = 0.12; // between two rows, as a share of the height
 
 // A row for the learning rate, one for the density if any trial has one, and one for each value that changed; dotted lines
 // where stages begin. Steps that a commit took over from the best probe are thin: the rate of a probe decays.
-// A schedule ends with the exported state; what was trained after it is faint.
+// A schedule ends with the exported state; what was trained after it is faint. Of two lines it is that of the kept one, and
+// the user's own has no stages.
 export function scheduleChart(schedules, stages, place, { trials = [], isLogAxis = false } = {}) {
-  const shown = schedules.filter((each) => each.entries.length);
-  const begins = stages.filter((stage) => stage.trial_id === shown[0]?.trial_id && stage.stage > 0);
+  const shown = schedules.filter((each) => each.entries.length).map((each) => (isOwn(each) ? asOwnSchedule(each) : each));
+  const searched = new Set(shown.filter((each) => !isOwn(each)).map((each) => each.trial_id));
+  const decided = stages.filter((stage) => searched.has(stage.trial_id));
+  const begins = decided.filter((stage) => stage.trial_id === shown[0]?.trial_id && stage.stage > 0);
   const rules = { type: "path", path: begins.map((stage) => `M${place.from(stage.trial_id, stage.first_step)},0V1`).join(""), yref: "paper",
     opacity: 0.5, line: { color: "#888", width: 1, dash: "dot" } }; // in one: hundreds of shapes are slow
   const rows = [{ name: "learning rate", of: (item) => item.learning_rate, end: lastRate, write: number },
     ...densityRow(shown), ...variedRows(shown)];
-  const tails = shown.map((each) => tailOf(each, stages, trials, place)).filter((each) => each.x.length);
+  const tails = shown.filter((each) => !isOwn(each)).map((each) => tailOf(each, decided, trials, place)).filter((each) => each.x.length);
   const names = rows.map((_, at) => (at ? `y${at + 1}` : "y"));
   const height = (1 - GAP * (rows.length - 1)) / rows.length;
   const axes = rows.map((row, at) => [`yaxis${at ? at + 1 : ""}`, {
     title: { text: row.name }, domain: [tidy(1 - at * (height + GAP) - height), tidy(1 - at * (height + GAP))], ...axisOf(row, shown, at ? [] : tails),
   }]);
   return {
-    traces: rows.flatMap((row, at) => rowTraces(shown, row, { stages, place, yaxis: names[at], isFirst: !at }))
+    traces: rows.flatMap((row, at) => rowTraces(shown, row, { stages: decided, place, yaxis: names[at], isFirst: !at }))
       .concat(lineTraces(tails, { place, yaxis: "y", entry: TAIL, opacity: 0.6, isThin: true, where: ` ${TAIL}` })),
     layout: { height: 200 + 140 * rows.length, margin: ALIGNED, shapes: begins.length ? [rules] : [], uirevision: [place.axis, place.unit].join(),
       xaxis: { ...place.xaxis(isLogAxis), anchor: names.at(-1) }, ...Object.fromEntries(axes) },
@@ -43,6 +46,7 @@ export function scheduleChart(schedules, stages, place, { trials = [], isLogAxis
   };
 }
 
+const isOwn = ({ line }) => line === "insurance";
 const tidy = (value) => Math.round(value * 1e6) / 1e6;
 
 // The measured density, and where a density was chosen, the planned one.

@@ -1,6 +1,6 @@
 // Traffic: bytes by purpose, rates, and the share of a step spent waiting for it.
 
-import { duration, figures, number, share, size, sizeAxis } from "../units.js";
+import { duration, figures, number, share, size, sizeAxis, timeAxis } from "../units.js";
 import { barAxis, COLOURS, entry, joined, logAxis, look, tall } from "./look.js";
 
 const PURPOSES = {
@@ -83,6 +83,30 @@ export function stepTimeChart(trials) {
       figures("exchange's work", (row) => perStep(row, "compress"), duration), figures("on the wire", (row) => perStep(row, "wire"), duration),
       figures("hidden behind backward", (row) => hiddenShare(row.bill), share)],
     rows,
+  };
+}
+
+// What the training clock of each trial went to.
+const CLOCK = {
+  "training and the rest": (bill) => Math.max(0, bill.seconds_training - bill.seconds_search - bill.seconds_evaluation - bill.seconds_checkpoint),
+  searching: (bill) => bill.seconds_search,
+  evaluating: (bill) => bill.seconds_evaluation,
+  "writing checkpoints": (bill) => bill.seconds_checkpoint,
+};
+
+export function clockChart(trials) {
+  const { unit, per } = timeAxis(Math.max(0, ...trials.map(({ bill }) => bill.seconds_training)));
+  const parts = Object.entries(CLOCK).filter(([, of]) => trials.some(({ bill }) => of(bill) > 0));
+  return {
+    traces: parts.map(([name, of], at) => ({ type: "bar", orientation: "h", name, y: trials.map(({ label }) => label), x: trials.map(({ bill }) => of(bill) / per),
+      text: trials.map(({ bill }) => duration(of(bill))), textposition: "none", hovertemplate: `%{y}, ${name}: %{text}<extra></extra>`,
+      marker: { color: COLOURS[at % COLOURS.length], pattern: { shape: ["", "/", ".", "x"][at % 4] } } })),
+    layout: { barmode: "stack", height: tall(trials), legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal" },
+      xaxis: { title: { text: `training clock, ${unit}` }, rangemode: "tozero" }, yaxis: barAxis(trials) },
+    label: trials.map(({ label, bill }) => `${label}: ${parts.map(([name, of]) => `${name} ${duration(of(bill))}`).join(", ")}`).join("; "),
+    columns: [["trial", (row) => row.label, "name"], ...parts.map(([name, of]) => figures(name, ({ bill }) => of(bill), duration)),
+      figures("training clock", ({ bill }) => bill.seconds_training, duration)],
+    rows: trials,
   };
 }
 

@@ -1023,6 +1023,37 @@ def of_panel(script, before=""):
     return played(f"{before}{PANEL}{script}", dashboard=DASHBOARD.as_uri())
 
 
+def test_a_data_table_has_the_newest_rows_of_each_trial_and_says_which_file_has_all():
+    found = of_panel("""
+      const rows = ["a", "b"].flatMap((trial_id) => Array.from({ length: 600 }, (_, step) => ({ trial_id, step })));
+      const columns = [["point", (row) => `${row.trial_id} ${row.step}`, ""]];
+      await draw(() => ({ traces: [], label: "two", columns, rows, layout: {} }));
+      body.querySelector("[aria-label=data table: Loss]").onclick();
+      const lines = body.querySelector("tbody").childNodes.map((row) => row.textContent);
+      return [lines.length, lines[0], lines.at(-1), body.querySelector("caption").textContent];
+    """)
+
+    assert found == [500, "a 350", "b 599", "two; the newest 500 of 1200 rows, of which the CSV has all"]
+
+
+def test_a_choice_takes_effect_and_reaches_the_address_later_where_the_browser_takes_no_more_changes_of_it():
+    script = """
+      const [addresses, changes] = [[], []];
+      let isFull = true;
+      history.replaceState = (_, __, address) => {
+        if (isFull) throw new Error("SecurityError");
+        addresses.push(address);
+      };
+      const { choose } = choices({ smooth: 0, log: true }, (name) => changes.push(name));
+      choose("smooth", 0.5);
+      isFull = false;
+      choose("log", false);
+      return [changes, addresses];
+    """
+
+    assert played(script, ("{ choices }", "pages/job/choices.js")) == [["smooth", "log"], ["?smooth=0.5&log=0"]]
+
+
 def test_a_zoomed_logarithmic_axis_has_ticks_in_sight_until_the_whole_is_shown_again():
     found = of_panel("""
       const ticks = () => layouts.at(-1)["yaxis.tickvals"] ?? layouts.at(-1).yaxis.tickvals;
@@ -1126,6 +1157,25 @@ def test_the_menu_offers_every_recorded_series_and_draws_it_under_its_own_name()
     assert found == [["loss", "f1", "memory_bytes", "own_aux"], ["own_aux"], [0, 50], "own_aux"]
 
 
+def test_each_number_of_a_models_own_has_a_small_chart_with_its_newest_value():
+    script = """
+      const asked = [];
+      const recorded = (name) => ({ ...lossAt(0, 50), name, values: [0.5, 0.75] });
+      const fetchSeries = async (name) => { asked.push(name); return [recorded(name)]; };
+      const { body, update } = ownNumbers({ held: choice }, fetchSeries, async () => ["memory_bytes", "own_aux"]);
+      document.body.append(body);
+      await update(held(0, 100));
+      const unseen = asked.length;
+      seeAll();
+      await settled();
+      return [body.hidden, unseen, asked, body.querySelector("article").querySelector("h2").textContent, drawn.at(-1)];
+    """
+
+    found = played(f"{CURVES}{script}", ("{ ownNumbers }", "pages/job/own_numbers.js"))
+
+    assert found == [False, 0, ["own_aux"], "own_aux, now 0.7500", [0, 50]]
+
+
 def test_the_names_of_recorded_series_are_asked_for_when_a_trial_takes_its_first_steps():
     found = played(
         """
@@ -1214,6 +1264,66 @@ def test_a_refused_download_says_so_though_the_list_of_files_was_drawn_anew():
     """
 
     assert "it is gone" in played(script, ("{ files }", "pages/job/files.js"))
+
+
+def test_probes_of_a_search_under_way_have_a_card_until_it_is_decided():
+    script = """
+      const asked = heldService();
+      const { body, update } = decisions("job-1", { held: { trial: "", belief: "mean" }, choose() {} });
+      document.body.append(body);
+      const trial = { trial_id: "a", label: "tuned", level_name: "density", calibration: { num_outcomes: 0 } };
+      const told = (probe_id, stage, loss) =>
+        ({ kind: "probe", data: { trial_id: "a", stage, probe_id, learning_rate: 0.1, loss, status: "ok" } });
+      const list = body.querySelector("[class=cards]");
+      const cards = () => list.childNodes.map((each) => each.querySelector("h3").textContent);
+      const isHidden = () => body.hidden;
+      await update([trial], [], true);
+      const found = [isHidden()];
+      await update([trial], [], true, new Set(["a"]));
+      seeAll();
+      await settled();
+      const [[address, answer]] = asked.splice(0);
+      const events = [told("0-0", 0, 1), told("1-0", 1, 2), told("1-1", 1, null), told("1-0", 1, 2)];
+      answer(Response.json({ events, next_after: 9 }));
+      for (let turn = 0; turn < 5; turn += 1) await settled();
+      found.push(isHidden(), address, cards(), body.querySelector("[role=img]").getAttribute("aria-label"));
+      const values = { learning_rate: 0.1, values: {}, level: null };
+      const rest = { forecast: null, z_score: null, forecast_weight: null, num_earlier: 0, tax: {}, closed: false };
+      const decided = { trial_id: "a", stage: 1, ...values, ...rest, reason: "the best", probes: [], refused: [] };
+      await update([trial], [decided], true, new Set(["a"]));
+      found.push(cards());
+      return found;
+    """
+
+    was_hidden, is_hidden, address, cards, label, then = played(script, ("{ decisions }", "pages/job/decisions.js"))
+
+    assert (was_hidden, is_hidden) == (True, False)
+    assert address == "/v1/jobs/job-1/events?kind=probe&after=0&limit=500"
+    assert cards == ["Stage 1: searching, 2 probes so far"]  # one was told again
+    assert label == "Loss of the probes so far: the lowest loss so far is 2.0000"
+    assert then == ["Stage 1: learning rate 0.1"]
+
+
+def test_a_page_leads_to_its_visible_parts_and_once_to_the_one_that_its_address_names(http, training):
+    found = of_job(
+        """
+      location.hash = "#bill";
+      const page = jobPage(root, id, null, () => {});
+      const seen = [];
+      root.querySelector("#bill").scrollIntoView = () => seen.push("bill");
+      await page.refresh();
+      await page.refresh();
+      const links = root.querySelector("[class=parts]").childNodes;
+      return [links.map((each) => [each.textContent, each.getAttribute("href")]), seen];
+    """,
+        http,
+        training,
+    )
+
+    links, seen = found
+    assert seen == ["bill"]
+    assert all(each in links for each in (["Progress", "#progress"], ["Loss", "#loss"], ["History", "#history"]))
+    assert "Ranking" not in [name for name, _ in links]  # it is no sweep
 
 
 @pytest.mark.parametrize("num_events", [0, 499, 500, 501, 1000])

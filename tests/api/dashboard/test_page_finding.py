@@ -94,6 +94,15 @@ def test_a_job_is_added_to_a_comparison_by_the_end_of_its_id(answers, arm):
     assert offered == ["b, queued", "b, queued", "a, queued"]
 
 
+def test_a_job_whose_name_has_commas_and_colons_is_added_to_a_comparison_by_it(answers):
+    ids, of = answers
+    name = "dense, at 1 Mbit: again"
+
+    [move], refused, _ = added(name, of | {name: of[ids[0][-8:]]})
+
+    assert move.startswith(f"?compare=job-1,{ids[0]}&") and refused == ""
+
+
 @pytest.mark.parametrize(("typed", "said"), [("b", "Several jobs go by b"), ("nothing", "There is no job nothing")])
 def test_what_means_no_job_or_several_is_told_and_not_compared(answers, typed, said):
     moves, refused, _ = added(typed, answers[1])

@@ -151,6 +151,45 @@ process.exit();"""
     assert "test losstest accuracy" in said and "0.62500.7500" in said
 
 
+def test_a_bill_adds_up_what_trials_sent_and_took_unless_a_part_is_not_known():
+    common = {"outcome": "completed", "line": "main", "validation_loss": 0.5, "validation_metrics": {}, "cost": None}
+    spec = {"link": {"mode": "measure"}, "activations": {"kind": "keep"}, "arms": []}
+    bills = [
+        Bill(bytes_sent=1_000_000, bytes_of_all=2_000_000, seconds_search=2),
+        Bill(bytes_sent=3_000_000, bytes_of_all=None, seconds_search=3),
+    ]
+    trials = [
+        common | {"trial_id": str(at), "label": str(at), "step": 10, "seconds": 30, "metric_directions": {}}
+        | {"bill": each.model_dump(mode="json")}
+        for at, each in enumerate(bills)
+    ]  # fmt: skip
+    script = f"""
+import "{SMALL_DOM}";
+const {{ billTable }} = await import("{DASHBOARD.as_uri()}/pages/job/tables.js");
+const rows = (trials) => billTable(trials, job, null).querySelector("tbody").childNodes;
+const cells = rows(trials).at(-1).childNodes.map((each) => [each.getAttribute("data-heading"), each.textContent]);
+console.log(JSON.stringify([Object.fromEntries(cells), rows(trials.slice(1)).length]));
+process.exit();"""
+
+    total, num_of_one = run(script, trials=trials, job={"state": "succeeded", "spec": spec})
+
+    known = {"trial": "all trials", "steps": "20", "sent": "4.0 MB", "search": "5 s", "training clock": "1 min"}
+    assert known.items() <= total.items()
+    assert (total["sent by all workers"], total["validation loss"]) == ("–", "")
+    assert num_of_one == 1  # a single trial is its own sum
+
+
+def test_what_the_clock_went_to_adds_up_to_it():
+    costs = Bill(seconds_training=60, seconds_search=20, seconds_evaluation=5, seconds_checkpoint=0)
+    rows = [{"label": "tuned", "bill": costs.model_dump(mode="json")}]
+
+    chart = call("charts/wire.js", "it.clockChart(rows)", rows=rows)
+
+    assert {trace["name"]: trace["x"] for trace in chart["traces"]} == {
+        "training and the rest": [35], "searching": [20], "evaluating": [5]
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(("measured", "is_said"), [(0, False), (3_200_000_000, True)])
 def test_a_bill_says_the_peak_memory_where_it_was_measured(measured, is_said):
     costs = Bill(memory_bytes=measured).model_dump(mode="json")
@@ -276,6 +315,17 @@ def test_a_mean_over_seeds_is_of_those_that_are_known_there_and_its_band_within_
     assert found["mean"] == pytest.approx([1.5, 2, 3])
     assert found["lower"] == pytest.approx([1, 2, 3]) and found["upper"] == pytest.approx([2, 2, 3])
     assert call("charts/loss.js", "it.meanOf(lines)", lines=lines[2:]) is None
+
+
+def test_a_mean_over_seeds_has_more_points_where_its_lines_have_them():
+    """Ten thousand places over the whole, of which five thousand lie within the part that the reader has zoomed to."""
+    coarse, fine = [*range(0, 100_000, 20)], [*range(50_001, 50_001 + 10_000, 2)]
+    lines = [{"x": sorted(x), "y": [1.0] * len(x)} for x in (coarse, coarse + fine)]
+
+    found = call("charts/loss.js", "it.meanOf(lines)", lines=lines)["x"]
+
+    assert (found[0], found[-1]) == (0, 99_980) and 1900 < len(found) < 2100
+    assert len([x for x in found if 50_000 <= x <= 60_000]) > 900
 
 
 @pytest.mark.parametrize(("ends", "said"), [([10, 10], "mean of 2 seeds"), ([10, 5], "mean of up to 2 seeds")])
@@ -885,6 +935,21 @@ process.exit();"""
     assert lost == [text, text] and others == ["", ""]
     assert "1st of 2" in waiting and text in waiting
     assert unplaced.count("worker 1 is gone") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("starts", "1st of 2; starts now; extended by anna: `tuned.0` goes on"),
+        ("room", "1st of 2; starts now"),  # the queue has written its own reason into the job
+        (None, "extended by anna: `tuned.0` goes on"),
+    ],
+)
+def test_a_job_that_waits_says_how_it_came_there_unless_its_place_says_why_it_waits(kind, expected):
+    job = {"reason": "extended by anna: `tuned.0` goes on", "lost": None}
+    job["queue"] = kind and {"kind": kind, "sentence": "1st of 2; starts now"}
+
+    assert call("states.js", "it.whyOf(job)", job=job) == expected
 
 
 @pytest.mark.parametrize(("held_s", "is_said"), [(725, True), (None, False)])

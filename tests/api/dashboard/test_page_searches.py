@@ -131,10 +131,63 @@ def test_a_zoom_of_one_chart_is_that_of_the_other_until_both_show_the_whole():
     assert found == [[1, {"xaxis.range": [0, 100]}], [0, {"xaxis.range": [50, 80]}], [0, whole]]
 
 
-def posterior_chart(gains):
+#: The second line begins when the main line's search is over, and takes more steps than that.
+OWN = SERIES | {"name": "insurance_validation_loss", "steps": [0, 5], "seconds": [2, 12], "values": [4.0, 0.5]}
+INSURED = LOOK | {"outcome": "completed", "line": "insurance", "validation_loss": 0.5, "averaged": False}
+INSURED |= {"exported_step": None, "step": 4, "metric_directions": {}}
+BESIDE = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing("seconds", series, series, insured)'
+
+
+def test_the_own_schedule_is_a_dashed_line_and_has_the_star_where_its_weights_were_kept():
+    given = "training: [], validation: series, insured, trials, stages: [], choice"
+    expression = f"it.lossChart({{ {given}, place: {BESIDE} }})"
+
+    chart = call("charts/loss.js", expression, series=[SERIES], insured=[OWN], trials=[INSURED], choice=CHOICE)
+
+    _, own, star = chart["traces"]
+    assert (own["name"], own["line"]["dash"], own["x"]) == ("tuned, own schedule", "dash", [2, 12])
+    assert (star["name"], star["x"], star["y"]) == ("best weights", [12], [0.5])
+    assert "tuned, own schedule: step 5" in star["text"][0]
+    assert chart["layout"]["xaxis"]["autorangeoptions"]["maxallowed"] > 12
+    assert "tuned, own schedule" in [row["label"] for row in chart["rows"]]
+
+
+def test_a_schedule_that_is_the_users_own_says_so_and_has_no_stages_of_the_search():
+    stage = SEARCHED | {"promoted": "1-0", "probes": [{"probe_id": "1-0", "num_steps": 2}], "learning_rate": 0.1}
+
+    chart = schedule_chart([LOOK | INSURED], [stage], exported=4)
+
+    [line] = chart["traces"]
+    assert line["name"] == "tuned, own schedule" and chart["layout"]["shapes"] == []
+
+
+def test_the_second_lines_evaluations_are_fetched_where_there_is_one():
+    found = played(
+        CURVES
+        + """
+      const asked = [];
+      const own = { ...lossAt(0, 100), name: "insurance_validation_loss", values: [2, 1] };
+      const fetchSeries = async (name) => { asked.push(name); return [own]; };
+      const lines = [];
+      globalThis.Plotly.react = (chart, traces) => { chart.on = () => {}; lines.push(traces.map(({ name }) => name)); };
+      const shown = curves("job-1", { held: choice }, fetchSeries);
+      document.body.append(shown.loss);
+      seeAll();
+      await shown.update({ ...held(0, 100), trials: [{ ...trial, bill: { steps_insurance: 0 } }] });
+      const before = asked.length;
+      await shown.update({ ...held(0, 100), trials: [{ ...trial, bill: { steps_insurance: 100 } }] });
+      return [before, asked, lines.map((names) => names.filter((name) => /own schedule/.test(name)))];
+    """,
+        ("{ curves }", "pages/job/curves.js"),
+    )
+
+    assert found == [0, ["insurance_validation_loss"], [[], ["tuned, own schedule"]]]
+
+
+def posterior_chart(gains, origins=()):
     probes = [
         {"learning_rate": 10.0**-at, "reward": gain, "loss": 1.0, "level": None, "values": {}, "status": "ok"}
-        | {"forecast": None, "forecast_std": None}
+        | {"forecast": None, "forecast_std": None, "num_steps": 20, "origin": origins[at] if origins else "wide"}
         for at, gain in enumerate(gains)
     ]
     stage = {"learning_rate": 0.1, "level": None, "values": {}, "probes": probes, "posterior": None}
@@ -160,6 +213,22 @@ def test_probes_that_are_alike_are_all_in_sight(gains):
     low, high = chart["layout"]["yaxis"]["range"]
     assert low < min(gain or 0 for gain in gains) and max(gain or 0 for gain in gains) < high
     assert "below the axis" not in [trace.get("name") for trace in chart["traces"]]
+
+
+def test_finalists_gain_from_the_first_of_them_as_the_posterior_does_and_coarse_probes_from_theirs():
+    chart = posterior_chart([0.5, 0.75, None, 2.0, 2.5], ["wide", "wide", "finalist", "finalist", "vertex"])
+
+    drawn = {trace["name"]: trace["y"] for trace in chart["traces"] if trace.get("mode") == "markers"}
+    assert drawn["probes"] == [0, 0.5] and drawn["coarse probes, against the first of them"] == [0, 0.25]
+    assert "the best gained 0.5;" in chart["label"]
+    assert [row["gain"] for row in chart["rows"]] == [0, 0.25, None, 0, 0.5]
+
+
+def test_coarse_probes_without_a_finite_finalist_are_all_that_a_search_has():
+    chart = posterior_chart([0.5, 0.75, None], ["wide", "wide", "finalist"])
+
+    assert [row["gain"] for row in chart["rows"]] == [0, 0.25, None]
+    assert next(trace["y"] for trace in chart["traces"] if trace.get("name") == "probes") == [0, 0.25]
 
 
 def test_a_search_goes_on_after_the_probe_with_whose_steps_the_commit_begins():

@@ -13,6 +13,7 @@ import { comparedJobs, comparedTrials, MOST, parsed, unknownArms, written } from
 import { armRows, differenceTable, jobTable, resultMenu, resultTable } from "./tables.js";
 
 const RECENT = 20; // jobs that are offered
+const LONGEST_REF = 100; // that the service takes
 const AXES = [["seconds", "seconds"], ["steps", "steps"], ["bytes", "bytes"]];
 const SEEDS = [["mean", "mean"], ["each", "each"]];
 const CLOCKS = [["training", "whole training"], ["target", "until the target"]];
@@ -168,7 +169,7 @@ export function comparePage(root, text, query) {
       event.preventDefault();
       refused.textContent = "";
       try {
-        const asked = parsed(input.value);
+        const asked = await refsIn(input.value.trim());
         const found = await Promise.all(asked.map(({ id }) => jobsOf(id)));
         const wrong = found.findIndex((jobs) => jobs.length !== 1);
         if (wrong >= 0) refused.textContent = unclearText(asked[wrong].id, found[wrong]);
@@ -191,6 +192,12 @@ export function comparePage(root, text, query) {
   }
 
   return { refresh, shows: compared.shows, missed: compared.missed };
+}
+
+// What the reader typed: one job whose name has commas or colons, or else what these separate.
+async function refsIn(text) {
+  const mayBeName = /[,:]/.test(text) && text.length <= LONGEST_REF;
+  return mayBeName && (await jobsOf(text)).length ? [{ id: text, arms: null }] : parsed(text);
 }
 
 const unclearText = (ref, [first, ...others]) => (!first ? `There is no job ${ref} that you may see.`

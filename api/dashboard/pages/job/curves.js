@@ -7,6 +7,7 @@ import { scheduleChart } from "../../charts/schedule.js";
 import { element, patch, whenChanged, whenKept } from "../../dom.js";
 import { seriesOf } from "./held_series.js";
 
+const NONE = []; // one object, so that nothing is drawn anew for it
 const ZOOM_MS = 150; // a wheel zooms many times
 
 // `choice` holds the reader's choices; `update` takes the data of the trials to draw, of so many of the job, with labels. `fetchSeries` returns the series of a
@@ -18,6 +19,7 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
   let known = { trials: [], series: [], stages: [], schedules: [] };
   let recorded = []; // the names of the series that the menu offers besides what evaluations measure
   let sent = [];
+  let insured = NONE; // the evaluations of second lines
   let drawn = []; // the series that the first chart is of
   let shows = 0; // of `show`: the newest one draws
   let detail = null; // {range, series}: more points of a part of the axis
@@ -26,20 +28,24 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
   let timer = null;
   let isTakenBack = false; // since the last `update`
 
-  const drawLoss = whenChanged((given, series, place, finer, wanted) => {
+  const drawLoss = whenChanged((given, series, insured, place, finer, wanted) => {
     loss.body.hidden = !given.series.some((each) => each.steps.length);
     if (loss.body.hidden) return undefined;
     const how = JSON.parse(wanted);
     const title = how.metric === LOSS ? "Loss" : how.isRecorded ? how.metric : `Validation ${how.metric}`;
     patch(loss.heading, title);
     return loss.draw(() => lossChart({ training: finerOf(series, LOSS, finer), validation: finerOf(series, how.isRecorded ? how.metric : `validation_${how.metric}`, finer),
-      trials: given.trials, stages: given.stages.filter((stage) => stage.trial_id === focusOf(given)), searched: given.stages, place, choice: how }), title);
+      insured, trials: given.trials, stages: given.stages.filter((stage) => stage.trial_id === focusOf(given)), searched: given.stages, place, choice: how }), title);
   });
   const drawSchedule = whenChanged((given, place, isLogAxis) => {
     schedule.body.hidden = !given.schedules.some((each) => each.entries.length);
     return schedule.body.hidden ? undefined : schedule.draw(() => scheduleChart(given.schedules, given.stages, place, { trials: given.trials, isLogAxis }));
   });
-  const placed = whenKept((axis, series, bytes) => placing(axis, series.filter((each) => each.name === "loss"), bytes));
+  const placed = whenKept((axis, series, bytes, insured) => placing(axis, series.filter((each) => each.name === "loss"), bytes, insured));
+  const placedByLine = whenKept((axis, series, bytes, insured, schedules) => {
+    const losses = series.filter((each) => each.name === LOSS);
+    return placing(axis, ofKeptLines(losses, insured, schedules), bytes, [...losses, ...insured]);
+  });
 
   // After a rollback, the next `update` does not extend the previous one.
   function forget() {
@@ -61,15 +67,22 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
   async function show() {
     patch(tools, ...toolsOf(known));
     const [turn, metric] = [shows += 1, metricOf(known)];
-    const [bytes, values] = await Promise.all([choice.x === "bytes" ? fetchSeries("bytes_sent") : null, metric === LOSS ? null : fetchSeries(isRecorded(known, metric) ? metric : `validation_${metric}`)]);
+    const [bytes, values, second] = await Promise.all([choice.x === "bytes" ? fetchSeries("bytes_sent") : null,
+      metric === LOSS ? null : fetchSeries(isRecorded(known, metric) ? metric : `validation_${metric}`), fetchInsured(known, metric)]);
     if (turn !== shows) return;
     if (bytes) sent = begun(bytes, known.stages);
     drawn = values ? withLooks(values, known.trials) : known.series;
-    const place = placed(choice.x, known.series, sent);
+    insured = insuredWithLooks(second, known.trials);
+    const place = placed(choice.x, known.series, sent, insured);
     turnTo([place.axis, place.unit, choice.logx].join());
     const wanted = JSON.stringify({ metric, isRecorded: isRecorded(known, metric), smooth: choice.smooth, isLog: choice[scaleOf(metric)], isLogAxis: choice.logx, isEach: choice.seeds === "each" });
-    await Promise.all([drawLoss(known, drawn, place, detail, wanted), drawSchedule(known, place, choice.logx)]);
+    await Promise.all([drawLoss(known, drawn, insured, place, detail, wanted),
+      drawSchedule(known, insured.length ? placedByLine(choice.x, known.series, sent, insured, known.schedules) : place, choice.logx)]);
   }
+
+  // The evaluations of second lines, as far as there are any. Without them the charts have all else.
+  const fetchInsured = (given, metric) => (given.trials.some((trial) => trial.bill?.steps_insurance)
+    ? fetchSeries(`insurance_validation_${isRecorded(given, metric) ? LOSS : metric}`).catch(() => NONE) : NONE);
 
   // A part of one axis is none of another.
   function turnTo(axis) {
@@ -128,7 +141,7 @@ export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = a
   }
 
   async function zoom(range) {
-    const place = placed(choice.x, known.series, sent);
+    const place = placed(choice.x, known.series, sent, insured);
     const steps = place.steps(choice.logx ? range.map((power) => 10 ** power) : range);
     const coarse = [...new Set(drawn.filter((series) => series.steps.length < series.num_points).map((series) => series.name))];
     if (!steps || !coarse.length) return;
@@ -149,10 +162,18 @@ const scaleOf = (metric) => (metric === LOSS ? "log" : "logm");
 const metricsOf = (trials) => [...new Set(trials.flatMap((trial) => Object.keys(trial.metric_directions)))].filter((name) => name !== LOSS).sort();
 
 // Series with the name and colour of their trial.
-const withLooks = whenKept((series, trials) => {
+export const keptLooks = () => whenKept((series, trials) => {
   const looks = new Map(trials.map(({ trial_id: trial, label, arm_index, is_first_seed, seed_index }) => [trial, { label, arm_index, is_first_seed, seed_index }]));
   return series.map((each) => ({ ...each, ...looks.get(each.trial_id) }));
 });
+const [withLooks, insuredWithLooks] = [keptLooks(), keptLooks()];
+
+// The series with the steps and seconds of each trial's schedule, which is that of the kept line.
+function ofKeptLines(losses, insured, schedules) {
+  const isOwn = new Set(schedules.filter(({ line }) => line === "insurance").map((each) => each.trial_id));
+  const own = insured.filter((each) => isOwn.has(each.trial_id));
+  return [...losses.filter((each) => !own.some(({ trial_id: trial }) => trial === each.trial_id)), ...own];
+}
 
 // Each trial's bytes, with those of its first search before the first committed step.
 const begun = whenKept((sent, stages) => sent.map((series) => {

@@ -6,6 +6,7 @@ import { panel } from "../../charts/panel.js";
 import { posteriorChart } from "../../charts/posterior.js";
 import { element, empty, patch, whenChanged } from "../../dom.js";
 import { besides, level, loss, number, share, signed, spread } from "../../units.js";
+import { searchCard, searches } from "./searching.js";
 import { whenSeen } from "./sight.js";
 
 const GAIN = "Expected gain: further fall of the log loss than in the first probe";
@@ -29,15 +30,27 @@ export function decisions(id, { held: choice, choose }) {
   const calibration = panel("Forecasts against what came", "wide");
   const cards = new Map();
   const posteriors = new Map(); // by card and reason: a promise until it is there
-  let held = { trials: [], stages: [], isTraining: false };
+  const search = searchCard();
+  const hear = searches(id);
+  let open = new Map(); // the last search of each trial
+  const look = whenSeen(body, () => lookForProbes().catch(() => {})); // without them the card comes with the decision
+  let held = { trials: [], stages: [], isTraining: false, searching: new Set() };
   let limit = AT_ONCE;
   let wanted = [];
 
-  // Labelled trials, with the name of their level and their calibration.
-  async function update(trials, stages, isTraining) {
-    held = { trials: trials.filter((trial) => stages.some((stage) => stage.trial_id === trial.trial_id)), stages, isTraining };
+  // Labelled trials, with the name of their level and their calibration. `searching` has the ids of those that search now.
+  async function update(trials, stages, isTraining, searching = new Set()) {
+    const isShown = ({ trial_id: trial }) => searching.has(trial) || stages.some((stage) => stage.trial_id === trial);
+    held = { trials: trials.filter(isShown), stages, isTraining, searching };
     patch(picked, ...held.trials.map((trial) => element("option", { value: trial.trial_id, key: trial.trial_id }, trial.label)));
     await Promise.all([show(), drawCalibration(stages)]);
+    look();
+  }
+
+  async function lookForProbes() {
+    if (!held.searching.size) return;
+    open = new Map(await hear());
+    await show();
   }
 
   const drawCalibration = whenChanged((stages) => {
@@ -55,9 +68,11 @@ export function decisions(id, { held: choice, choose }) {
     more.hidden = newest.length === stages.length;
     more.textContent = `show the ${stages.length - newest.length} earlier stages`;
     sum.textContent = calibrationText(trial.calibration);
-    patch(list, ...newest.map((stage) => cardOf(stage).body));
+    const under = held.searching.has(trial.trial_id) ? open.get(trial.trial_id) : null;
+    const isOpen = under && !stages.some((stage) => stage.stage >= under.stage); // what was decided has a card of its own
+    patch(list, ...newest.map((stage) => cardOf(stage).body), isOpen ? search.body : null);
     forget(new Set(newest.map(nameOf)));
-    await Promise.all(newest.map((stage) => cardOf(stage).draw({ ...held, stage, levelName: trial.level_name })));
+    await Promise.all([...newest.map((stage) => cardOf(stage).draw({ ...held, stage, levelName: trial.level_name })), isOpen ? search.draw(under) : null]);
   }
 
   // A page that stays open all day holds only what it shows.

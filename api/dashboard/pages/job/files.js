@@ -10,7 +10,7 @@ export function files(id) {
   const lines = element("div", {});
   const list = element("div", {});
   const body = element("section", { class: "panel wide online", id: "files" }, element("h2", {}, "Files"), lines, list);
-  const lives = element("section", { class: "panel wide online", id: "attempts" });
+  const lives = element("section", { class: "panel wide online", id: "attempts" }, element("h2", {}, "Attempts"));
   let job = null;
   let of = { files: null, attempts: null };
   const lookAtFiles = whenSeen(body, () => showFiles().catch((error) => patch(list, ...failed(error, "files", () => lookAtFiles()))));

@@ -15,7 +15,9 @@ import { files } from "./files.js";
 import { heading, tabTitle, waitingText } from "./heading.js";
 import { heldSeries } from "./held_series.js";
 import { logs } from "./logs.js";
-import { progressTable } from "./progress.js";
+import { ownNumbers } from "./own_numbers.js";
+import { parts } from "./parts.js";
+import { openSearchSteps, progressTable } from "./progress.js";
 import { recordedNames } from "./recorded.js";
 import { specification } from "./specification.js";
 import { stageList } from "./stages.js";
@@ -37,12 +39,14 @@ export function jobPage(root, id, _, ask) {
   const fetchSeries = (name) => others(name, heldTrials(held?.trials ?? [], drawn), held?.trials.length ?? 0);
   const fetchSent = () => fetchSeries("bytes_sent");
   const chosen = choices(CHOICES, (name) => (name in DRAWN ? drawPanels(held) : redraw()).catch(ask));
-  const [shown, lanes, why, traffic, stored, printed, text] = [curves(id, chosen, fetchSeries, recordedNames(id)), timeline(id), decisions(id, chosen), wire(fetchSent), files(id), logs(id), specification()];
-  const [ranked, stages, several] = [sweep(chosen), stageList(), drawnChoice(chosen)];
+  const fetchNames = recordedNames(id);
+  const [shown, lanes, why, traffic, stored, printed, text] = [curves(id, chosen, fetchSeries, fetchNames), timeline(id), decisions(id, chosen), wire(fetchSent), files(id), logs(id), specification()];
+  const [ranked, stages, several, numbers] = [sweep(chosen), stageList(), drawnChoice(chosen), ownNumbers(chosen, fetchSeries, fetchNames)];
   const headline = summary();
   const panels = element("div", { class: "panels", hidden: "" });
   const about = element("div", { class: "panels", hidden: "" }, printed.body, lanes.history, stored.attempts, stored.body, text.body);
-  root.replaceChildren(head, headline.body, actions.body, waiting, panels, about);
+  const ways = parts(panels, about);
+  root.replaceChildren(head, headline.body, actions.body, waiting, ways.body, panels, about);
   let held = null;
   let others = heldSeries(id); // what snapshots leave out
   let drawn = null; // the ids of the trials that charts draw; null: all
@@ -51,7 +55,7 @@ export function jobPage(root, id, _, ask) {
 
   // How far a job is comes first while it runs; once it is over, what came of it.
   const arrange = whenChanged((hasEnded) => {
-    const told = [several.body, shown.loss, ...(hasEnded ? [] : [arms]), shown.schedule, lanes.body, stages.body, why.body, why.calibration, ...traffic.bodies];
+    const told = [several.body, shown.loss, numbers.body, ...(hasEnded ? [] : [arms]), shown.schedule, lanes.body, stages.body, why.body, why.calibration, ...traffic.bodies];
     patch(panels, ...(hasEnded ? [...ranked.bodies, arms, bill, ...told, progress] : [progress, ...ranked.bodies, ...told, bill]));
   });
   arrange(false);
@@ -91,6 +95,7 @@ export function jobPage(root, id, _, ask) {
     stored.update(held.job, `${held.job.version} ${held.stages.length} ${held.trials.filter((trial) => trial.outcome !== null).length}`);
     if (panels.hidden) lanes.update([], [], held.job);
     else await drawPanels(held);
+    ways.update();
   }
 
   // Another release stored the job; its verbs and its text work all the same.
@@ -104,6 +109,7 @@ export function jobPage(root, id, _, ask) {
     printed.update(job);
     text.update(job);
     lanes.update([], [], job);
+    ways.update();
   }
 
   // The address may have a part of an id, as lists show it, or a name.
@@ -124,6 +130,7 @@ export function jobPage(root, id, _, ask) {
       ? element("div", {}, "Several jobs go by ", element("code", {}, id), ":", element("ul", {}, ...links))
       : empty("There is no job ", element("code", {}, id), " that you may see. It may have been removed. ", element("a", { href: "/" }, "All jobs"))));
     panels.hidden = headline.body.hidden = actions.body.hidden = about.hidden = true;
+    ways.update();
   }
 
   // Unchanged parts stay the same objects, labels included, so that readers can compare by identity.
@@ -153,18 +160,22 @@ export function jobPage(root, id, _, ask) {
     drawn = idsOfLines(textOf(chosenTrials.lines));
     const rows = idsOfRows(textOf(chosenTrials.rows));
     several.update(trials, chosenTrials, plan.names.slice(job.spec.arms.length));
-    const parts = [levelledTrials, named, planned, series].map((each, at) => ofLines[at](each, drawn));
+    const drawnParts = [levelledTrials, named, planned, series].map((each, at) => ofLines[at](each, drawn));
     const [lines, bars] = [drawn, rows].map((ids, at) => ofTraffic[at](trials, ids));
+    const curved = whole(...drawnParts, trials.length);
     await Promise.all([
-      shown.update(whole(...parts, trials.length)),
+      shown.update(curved).then(() => numbers.update(curved)), // which needs no further request for the names
       lanes.update(...[levelledTrials, named].map((each, at) => ofRows[at](each, rows)), job),
-      traffic.update(lines, parts[1], parts[3], job.spec.link, bars),
-      why.update(known(report.trials, plan), named, TRAINING.includes(job.state)),
+      traffic.update(lines, drawnParts[1], drawnParts[3], job.spec.link, bars),
+      why.update(known(report.trials, plan), named, TRAINING.includes(job.state), searching(job, trials, decided)),
       ranked.update(sweepOf(report, plan), plan, mayClone(me) ? id : null),
     ]);
   }
 
-  const redraw = () => Promise.all([shown.show(), why.show(), ranked.show()]);
+  const searching = (job, trials, stages) => new Set(TRAINING.includes(job.state)
+    ? trials.filter((trial) => openSearchSteps(trial, stages) > 0).map((trial) => trial.trial_id) : []);
+
+  const redraw = () => Promise.all([shown.show(), numbers.show(), why.show(), ranked.show()]);
 
   const drawTables = whenChanged((job, trials, named, report, me) => {
     const costs = costsOf(report);

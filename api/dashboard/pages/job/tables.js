@@ -71,6 +71,26 @@ function metricNames(trials) {
   return [...new Set(trials.flatMap((trial) => Object.keys(trial.metric_directions)))].sort();
 }
 
+// What adds up over trials: a row's value, and its text.
+const SUMMED = {
+  steps: [(trial) => trial.step, String],
+  sent: [({ bill }) => bill.bytes_sent, size],
+  dense: [({ bill }) => bill.bytes_dense, (bytes) => size(bytes || null)],
+  "within nodes": [({ bill }) => bill.bytes_within_nodes, size],
+  "sent by all workers": [({ bill }) => bill.bytes_of_all, size],
+  search: [({ bill }) => bill.seconds_search, duration],
+  "training clock": [(trial) => trial.seconds, duration],
+  "worker-hours": [({ cost }) => cost?.worker_hours ?? null, number],
+};
+
+const summed = (name) => figures(name, ...SUMMED[name]);
+
+// Nothing is said of a sum of which a part is not known.
+function totals(trials) {
+  const sumOf = (values) => (values.includes(null) ? null : values.reduce((sum, each) => sum + each, 0));
+  return Object.fromEntries(Object.entries(SUMMED).map(([name, [of, write]]) => [name, write(sumOf(trials.map(of)))]));
+}
+
 export function billTable(trials, job, prices) {
   const link = job.spec.link.mode === "emulate" ? `on an ${linkText(job.spec.link)} link` : "on the network as it is";
   const ratio = ({ bill }) => (bill.bytes_sent && bill.bytes_dense ? bill.bytes_dense / bill.bytes_sent : null);
@@ -79,19 +99,15 @@ export function billTable(trials, job, prices) {
   return table(`Bytes of one worker, time on the training clock, ${link}${costs}`, [
     ["trial", (trial) => trial.label, "name"],
     ["state", (trial) => (trial.outcome ?? unfinished(trial, job)) + (trial.line === "insurance" ? ", own schedule" : ""), ""],
-    figures("steps", (trial) => trial.step, String),
-    figures("sent", (trial) => trial.bill.bytes_sent, size),
-    figures("dense", (trial) => trial.bill.bytes_dense || null, size),
+    summed("steps"), summed("sent"), summed("dense"),
     figures("ratio", ratio, (saving) => (saving === null ? "–" : `${saving.toFixed(1)}×`)),
-    ...(trials.some((trial) => trial.bill.bytes_within_nodes)
-      ? [figures("within nodes", (trial) => trial.bill.bytes_within_nodes, size)] : []),
-    figures("search", (trial) => trial.bill.seconds_search, duration),
-    figures("training", (trial) => trial.seconds, duration),
+    ...(trials.some((trial) => trial.bill.bytes_within_nodes) ? [summed("within nodes")] : []),
+    ...(trials.some((trial) => trial.bill.bytes_of_all !== null) ? [summed("sent by all workers")] : []),
+    summed("search"), summed("training clock"),
     ...(trials.some((trial) => trial.bill.steps_timed) ? [figures("waited for the exchange", waited, share)] : []),
     ...(trials.some((trial) => trial.bill.memory_bytes) ? [figures("peak memory", (trial) => trial.bill.memory_bytes || null, size)] : []),
     ...(drops(job.spec) ? [figures("kept for backward", (trial) => trial.bill.saved_bytes, size)] : []),
-    ...(prices ? [figures("worker-hours", (trial) => trial.cost?.worker_hours ?? null, number),
-      figures("cost", (trial) => trial.cost?.money ?? null, (sum) => money(sum, prices.currency))] : []),
+    ...(prices ? [summed("worker-hours"), figures("cost", (trial) => trial.cost?.money ?? null, (sum) => money(sum, prices.currency))] : []),
     figures("validation loss", (trial) => trial.validation_loss, loss),
     ...metricNames(trials).map((name) => figures(name, (trial) => trial.validation_metrics[name] ?? null, loss)),
     ...tested(trials).map((name) => figures(`test ${name}`, (trial) => trial.test?.[name] ?? null, loss)),
@@ -99,7 +115,8 @@ export function billTable(trials, job, prices) {
     ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number", (trial) => trial.bill.repairs]] : []),
     ...(trials.some((trial) => Object.keys(trial.bill.absences).length) ? [["averages missed", absences, ""]] : []),
     ...(trials.some((trial) => Object.keys(trial.bill.steps_by_workers).length > 1) ? [["steps by workers", byWorkers, ""]] : []),
-  ], trials, { key: (trial) => trial.trial_id, isStacked: true });
+  ], trials, { key: (trial) => trial.trial_id, isStacked: true,
+    total: { ...totals(trials), trial: "all trials", cost: prices ? money(sum, prices.currency) : "" } });
 }
 
 const drops = ({ activations, arms }) => [activations, ...arms.map((arm) => arm.activations)].some((each) => each && each.kind !== "keep");

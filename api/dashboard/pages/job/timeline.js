@@ -17,7 +17,7 @@ export function timeline(id) {
   const chart = panel("Timeline", "wide", { tools: element("div", {}, refused, lost) });
   let known = { trials: [], stages: [] };
   let told = { of: "", after: 0, events: [], gap: false };
-  const past = element("section", { class: "panel wide", id: "history" });
+  const past = element("section", { class: "panel wide", id: "history" }, TITLE());
   const look = whenSeen(chart.body, () => show().then(() => patch(refused), (error) => patch(refused, ...unanswered(error, look))));
   const lookBack = whenSeen(past, () => showPast().catch((error) => patch(past, TITLE(), ...unanswered(error, lookBack))));
   const draw = whenChanged((trials, stages, events) => chart.draw(() => timelineChart(trials, stages, events)));

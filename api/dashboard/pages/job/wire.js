@@ -2,7 +2,7 @@
 
 import { bytesChart } from "../../charts/bytes.js";
 import { panel } from "../../charts/panel.js";
-import { densityChart, purposeChart, purposesOf, rateChart, stepTimeChart } from "../../charts/wire.js";
+import { clockChart, densityChart, purposeChart, purposesOf, rateChart, stepTimeChart } from "../../charts/wire.js";
 import { element, patch, unanswered, whenChanged } from "../../dom.js";
 import { timeAxis } from "../../units.js";
 import { whenSeen } from "./sight.js";
@@ -11,7 +11,8 @@ import { whenSeen } from "./sight.js";
 export function wire(fetchSent) {
   const refused = element("div", { role: "alert" });
   const [bytes, purposes, rate, times, density] = [panel("Bytes"), panel("Bytes by purpose"), panel("Bytes a second", "", { tools: refused }), panel("Time of a step"), panel("Density")];
-  const [bars, lines] = [[bytes, purposes, times], [rate, density]].map((charts) => charts.map(({ body }) => body));
+  const clock = panel("Where the clock went");
+  const [bars, lines] = [[bytes, purposes, clock, times], [rate, density]].map((charts) => charts.map(({ body }) => body));
   let given = null;
   let fetched = null;
   const look = whenSeen(rate.body, () => drawRate().catch(failed));
@@ -19,9 +20,10 @@ export function wire(fetchSent) {
   const drawBills = whenChanged((trials) => {
     bytes.body.hidden = !trials.some((trial) => trial.bill.bytes_sent > 0 || trial.bill.bytes_dense > 0);
     times.body.hidden = !trials.some((trial) => trial.bill.steps_timed > 0);
+    clock.body.hidden = !trials.some((trial) => trial.bill.seconds_training > 0);
     purposes.body.hidden = !trials.some((trial) => Object.keys(purposesOf(trial.bill)).length > 0);
     return Promise.all([...(bytes.body.hidden ? [] : [bytes.draw(() => bytesChart(trials))]), ...(purposes.body.hidden ? [] : [purposes.draw(() => purposeChart(trials))]),
-      ...(times.body.hidden ? [] : [times.draw(() => stepTimeChart(trials))])]);
+      ...(clock.body.hidden ? [] : [clock.draw(() => clockChart(trials))]), ...(times.body.hidden ? [] : [times.draw(() => stepTimeChart(trials))])]);
   });
   const drawDensity = whenChanged((stages) => {
     density.body.hidden = !stages.some((stage) => stage.level_name === "density" && stage.level !== null && stage.density !== null);
