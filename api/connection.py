@@ -1,12 +1,8 @@
-"""The parts that both clients share: address and key, requests and answers, checked downloads."""
+"""The parts that both clients share: address and key, requests and answers."""
 
-import base64
-import hashlib
 import logging
 import math
-import re
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from inspect import Parameter, signature
 from typing import Any, BinaryIO, ParamSpec, TypeVar
@@ -15,7 +11,8 @@ from urllib.parse import quote
 import httpx2
 
 from api.calls import IDEMPOTENCY_KEY, Call, T, reading
-from api.failures import UNSAYABLE, ApiError, DamagedDownload, Unreachable, another, not_finite, refusal, unsayable
+from api.downloads import CheckedFile
+from api.failures import UNSAYABLE, ApiError, Unreachable, another, not_finite, refusal, unsayable
 from api.retries import AWAY_S, PATIENCE_S, Patience, Restarts, StreamFailures
 from service.wire.access import SignInCode
 from service.wire.events import Event
@@ -34,7 +31,6 @@ _log = logging.getLogger("wiretune.client")
 #: An event stream sends a keep-alive every 15 s. After this much silence it is dead.
 _SILENCE_S = 45.0
 read_event = reading(Event.model_validate_json)
-_SHA256_OF = re.compile("sha-256=:([A-Za-z0-9+/]{43}=):")
 
 
 def with_scheme(url: str) -> str:
@@ -131,7 +127,7 @@ class BaseClient:
     def _stream_failures(self, call: Call[Any]) -> StreamFailures:
         return StreamFailures(lambda: self._patience(call, is_waiting=True))
 
-    def _file(self, call: Call[Any], out: BinaryIO) -> "CheckedFile":
+    def _file(self, call: Call[Any], out: BinaryIO) -> CheckedFile:
         return CheckedFile(call, out, Restarts(out, lambda: self._patience(call)))
 
 
@@ -176,49 +172,3 @@ def described_by(describe: Callable[P, Call[T]], *args: P.args, **kwargs: P.kwar
         return describe(*args, **kwargs)
     except UnicodeEncodeError as error:  # from a name quoted in the path
         raise unsayable(error) from error
-
-
-class CheckedFile:
-    """A download, checked against the `Repr-Digest` (RFC 9530) of its answers, if they have one.
-
-    After a break it resumes if the service still has the same file, and restarts if not.
-    """
-
-    def __init__(self, call: Call[Any], out: BinaryIO, restarts: Restarts) -> None:
-        self.call = call  #: asks for the rest
-        self._whole, self._out, self._restarts = call, out, restarts
-        self._response, self._num_bytes, self._digest = httpx2.Response(200), 0, hashlib.sha256()
-
-    def begin(self, response: httpx2.Response) -> None:
-        """Take the next chunks from this answer."""
-        self._response = response
-        is_part, said = response.status_code == 206, response.headers.get("Content-Range", "")
-        if not self._num_bytes or (is_part and said.startswith(f"bytes {self._num_bytes}-")):
-            return
-        self._restarts.go_back()
-        self._num_bytes, self._digest = 0, hashlib.sha256()
-        if is_part:  # the next attempt asks for the whole
-            raise httpx2.RemoteProtocolError(f"another part than was asked for, `{said}`", request=response.request)
-
-    def write(self, chunk: bytes) -> None:
-        self._digest.update(chunk)
-        self._out.write(chunk)
-        self._num_bytes += len(chunk)
-
-    def pause_s(self, error: Unreachable) -> float:
-        """Return how long to wait before the next attempt. Raises `error` if there is none."""
-        pause_s = self._restarts.pause_s(error, self._num_bytes)
-        headers, self.call = self._response.headers, self._whole
-        if self._num_bytes and headers.get("ETag", "W/")[:2] != "W/" and "Content-Encoding" not in headers:
-            rest = {"Range": f"bytes={self._num_bytes}-", "If-Range": headers["ETag"]}
-            self.call = replace(self._whole, headers={**self._whole.headers, **rest})
-        return pause_s
-
-    def check(self) -> None:
-        """Raise DamagedDownload if the written bytes do not match the answer's digest."""
-        said = _SHA256_OF.search(self._response.headers.get("Repr-Digest", ""))
-        if said and base64.b64decode(said[1]) != self._digest.digest():
-            raise DamagedDownload(
-                f"{self._response.url} arrived damaged: its SHA-256 is {self._digest.hexdigest()}, and the service "
-                f"says {base64.b64decode(said[1]).hex()}; download it again"
-            )

@@ -1,15 +1,13 @@
 """A job as a handle: refresh, watch, wait, plot and download without repeating its id."""
 
-import errno
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from api import calls, display, plots
 from api.calls import Call
+from api.downloads import resumable
 from api.failures import ApiError
 from api.waiting import stands_still
 from service.errors import NotFound
@@ -240,23 +238,24 @@ class Job(_Handle):
     ) -> Path:
         """Write the schedule, metrics, weights or report to a file and return its path.
 
-        The file appears only when it is complete. By default it goes to the working folder; in a folder it gets its
-        usual name. `arm` and `seed` choose the trial: by default a sweep's best, else the first, for metrics
-        all. The `arm` `best` means the best trial. Raises `OSError` at once if no file can be written there.
+        The file appears only when it is complete. If a download of weights breaks off, the next call continues it.
+        By default the file goes to the working folder; in a folder it gets its usual name. `arm` and `seed` choose the
+        trial: by default a sweep's best, else the first, for metrics all. The `arm` `best` means the best trial. Raises
+        `OSError` at once if no file can be written there.
         """
         place, call = _download(self.id, what, path, arm=arm, seed=seed)
-        with complete(place) as out:
+        with resumable(place) as out:
             self._client.save(call, out)
         return place
 
     def download_file(self, path: str, place: str | Path | None = None) -> Path:
         """Write a file of the job's folder on storage to `place`, and return its path.
 
-        `path` is a checkpoint's manifest, or a file that it names. The file appears only when complete. By default
-        it goes to the working folder; in a folder it keeps its name.
+        `path` is a checkpoint's manifest, or a file that it names. The file appears only when complete. If the download
+        breaks off, the next call continues it. By default it goes to the working folder; in a folder it keeps its name.
         """
         place = _place(place, Path(path).name)
-        with complete(place) as out:
+        with resumable(place) as out:
             self._client.save(calls.file(self.id, path), out)
         return place
 
@@ -384,14 +383,14 @@ class AsyncJob(_Handle):
     ) -> Path:
         """As `Job.download`."""
         place, call = _download(self.id, what, path, arm=arm, seed=seed)
-        with complete(place) as out:
+        with resumable(place) as out:
             await self._client.save(call, out)
         return place
 
     async def download_file(self, path: str, place: str | Path | None = None) -> Path:
         """As `Job.download_file`."""
         place = _place(place, Path(path).name)
-        with complete(place) as out:
+        with resumable(place) as out:
             await self._client.save(calls.file(self.id, path), out)
         return place
 
@@ -420,19 +419,3 @@ def _place(given: str | Path | None, name: str) -> Path:
     """Return the path for a file of that name: the given place, or the name inside it if it is a folder."""
     place = Path(given or name)
     return place / name if place.is_dir() else place
-
-
-@contextmanager
-def complete(path: Path) -> Iterator[BinaryIO]:
-    """Give a file that becomes `path` once it is complete. Raises OSError at once if none can be written there."""
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(path.parent))
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

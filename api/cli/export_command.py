@@ -27,7 +27,7 @@ from api.cli.terminal import (
 )
 from api.client import Client
 from api.exporters import trackers
-from api.retries import AWAY_S, PATIENCE_S
+from api.retries import AWAY_S
 from service.wire.artifacts import Which
 
 app = typer.Typer()
@@ -65,7 +65,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write results to files: the learned schedule, for any training script; every metric; weights; the report."""
-    chosen = Selection(job, arm, seed, which)
+    chosen, connect = Selection(job, arm, seed, which), partial(open_client, url, key, patience_s=patience)
     if tracker is not None:
         if what is not What.SCHEDULE:
             fail(f"--to writes every point and the bill, so leave out --what {what}")
@@ -73,13 +73,11 @@ def export(
             fail("--which is for weights, and --to writes every point and the bill: leave one of them out")
         if out == STANDARD:
             fail("--to writes a folder; name it with --out")
-        patience_s = patience if is_followed else PATIENCE_S
-        connect = partial(open_client, url, key, patience_s=patience_s)
         _to_tracker(chosen, tracker, out, connect, patience_s=patience if is_followed else None, as_json=as_json)
     elif is_followed:
         fail("--follow is for a tracker; name it with --to")
     else:
-        _to_files(chosen, what, out, url=url, key=key, as_json=as_json)
+        _to_files(chosen, what, out, connect, as_json=as_json)
 
 
 def _to_tracker(
@@ -118,7 +116,12 @@ def _to_tracker(
 
 
 def _to_files(
-    chosen: Selection, what: What, out: Path | None, *, url: str | None, key: str | None, as_json: bool
+    chosen: Selection,
+    what: What,
+    out: Path | None,
+    connect: Callable[[], AbstractContextManager[Client]],
+    *,
+    as_json: bool,
 ) -> None:
     """Write `what` of the chosen trials to `out`, by default under its usual name in the working folder."""
     if what is What.REPORT and (chosen.arm is not None or chosen.seed is not None):
@@ -129,7 +132,7 @@ def _to_files(
         out = require_writable(out or Path(DEFAULT_NAMES[what]))
     elif out == STANDARD:
         fail("--what all writes a folder; name it with --out")
-    with open_client(url, key) as client:
+    with connect() as client:
         job = client.find(chosen.job_id)
         chosen, out = chosen._replace(job_id=job), out or Path(job)
         with exports.writing(out):

@@ -1,5 +1,6 @@
 """The files of `wiretune export`: schedules, metrics, weights, reports. Each appears only when complete."""
 
+import hashlib
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,15 +14,18 @@ import typer
 
 from api.cli.terminal import FAILED, STANDARD, fail, require_writable_folder
 from api.client import Client
+from api.downloads import complete, resumable
 from api.exporters.trackers import Begin, TrackerError
 from api.failures import ApiError
-from api.jobs import complete
 from api.tables import write_parquet
 from service.control.results import ranking
+from service.control.results.artifacts import weights_sha256, weights_url
 from service.control.storage import WEIGHTS
+from service.errors import WiretuneError
 from service.job.parts import BEST_TRIAL
 from service.wire.artifacts import Which
 from service.wire.jobs import JobView
+from service.wire.trials import TrialView
 
 
 class What(StrEnum):
@@ -81,13 +85,16 @@ def write(client: Client, chosen: Selection, what: What, out: Path) -> Written:
     """Write one kind of result to the file `out`; `-` is standard output."""
     if what is not What.REPORT:
         chosen = settled(client, chosen, is_of_one=what is not What.METRICS)
-    with output(out) as file:
+    with output(out, is_resumable=what is What.WEIGHTS) as file:
         content = _fetch(client, chosen, what, file, as_parquet=out.suffix == ".parquet")
     return Written(out, content)
 
 
 def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Written]:
-    """Write the report, all points, and the existing schedules and weights of every chosen trial."""
+    """Write the report, all points, and the existing schedules and weights of every chosen trial.
+
+    Weights that an earlier export has left in `folder` are not downloaded again.
+    """
     require_writable_folder(folder)
     chosen = settled(client, chosen, is_of_one=False)
     trials = [
@@ -98,19 +105,40 @@ def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Writt
     if not trials:
         fail(f"no trial of job {chosen.job_id} is of {_whose(chosen)}; `wiretune show` lists its arms and seeds")
     folder.mkdir(parents=True, exist_ok=True)
+    job = client.job(chosen.job_id).view
     for what in (What.METRICS, What.REPORT):
         yield write(client, chosen, what, folder / DEFAULT_NAMES[what])
     for trial in trials:
         own = chosen._replace(arm=trial.arm, seed=trial.seed)
-        own_folder = folder / f"{trial.arm}-seed-{trial.seed}"
-        own_folder.mkdir(exist_ok=True)
-        for what in (What.SCHEDULE, What.WEIGHTS):
-            try:
-                yield write(client, own, what, own_folder / DEFAULT_NAMES[what])
-            except ApiError as error:
-                if error.status != 404:  # this trial does not have it yet
-                    raise
-                typer.echo(f"left out the {what} of {trial.arm}, seed {trial.seed}: {error.detail}", err=True)
+        yield from _write_trial(client, own, job, trial, folder / f"{trial.arm}-seed-{trial.seed}")
+
+
+def _write_trial(client: Client, own: Selection, job: JobView, trial: TrialView, folder: Path) -> Iterator[Written]:
+    """Write the trial's schedule and weights, if there are any."""
+    folder.mkdir(exist_ok=True)
+    for what in (What.SCHEDULE, What.WEIGHTS):
+        place = folder / DEFAULT_NAMES[what]
+        if what is What.WEIGHTS and _has_weights(place, job, trial, own.which):
+            yield Written(place, f"{_weights_of(own)}, as they were here")
+            continue
+        try:
+            yield write(client, own, what, place)
+        except ApiError as error:
+            if error.status != 404:  # this trial does not have it yet
+                raise
+            typer.echo(f"left out the {what} of {trial.arm}, seed {trial.seed}: {error.detail}", err=True)
+
+
+def _has_weights(place: Path, job: JobView, trial: TrialView, which: Which | None) -> bool:
+    """Return whether the file at `place` has the trial's weights, by the SHA-256 that the service knows."""
+    if not place.is_file():
+        return False
+    try:
+        expected = weights_sha256(trial, weights_url(job, trial, which))
+    except WiretuneError:  # the service will say why there are none
+        return False
+    with place.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == expected
 
 
 def tracker(chosen: Tracker, out: Path) -> Begin:
@@ -136,8 +164,11 @@ def writing(place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def output(out: Path) -> Iterator[BinaryIO]:
-    """Give a file that becomes `out` once it is complete; `-` is standard output."""
+def output(out: Path, *, is_resumable: bool = False) -> Iterator[BinaryIO]:
+    """Give a file that becomes `out` once it is complete; `-` is standard output.
+
+    A download whose file `is_resumable` continues where an earlier one broke off.
+    """
     if out == STANDARD:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -146,7 +177,7 @@ def output(out: Path) -> Iterator[BinaryIO]:
         with out.open("wb") as file:
             yield file
         return
-    with complete(out) as file:
+    with resumable(out) if is_resumable else complete(out) as file:
         yield file
 
 
@@ -163,7 +194,7 @@ def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_
         return "every trial's result, and every arm's over its seeds"
     if what is What.WEIGHTS:
         client.save_weights(job_id, file, arm=arm, seed=seed, which=which)
-        return f"{f'{which} ' if which else ''}weights of {_whose(chosen)}"
+        return _weights_of(chosen)
     of_whom = "" if arm is None and seed is None else f" of {_whose(chosen)}"
     if not as_parquet:
         client.save_metrics(job_id, file, arm=arm, seed=seed)
@@ -183,6 +214,10 @@ def _unfinished(job: JobView) -> str:
         f"the job is {job.state}, and the trial did not finish: this is what it trained, and what was decided for its "
         "steps behind the last checkpoint, without ramps"
     )
+
+
+def _weights_of(chosen: Selection) -> str:
+    return f"{f'{chosen.which} ' if chosen.which else ''}weights of {_whose(chosen)}"
 
 
 def _whose(chosen: Selection) -> str:

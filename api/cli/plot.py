@@ -10,7 +10,7 @@ import typer
 from api.cli import completion
 from api.cli.figures import size
 from api.cli.terminal import FAILED, AsJson, Key, Url, console, fail, open_client, print_json, say
-from api.jobs import complete
+from api.downloads import complete
 from api.plots import NoBrowser, Plot, html, pictures, plot
 
 app = typer.Typer()

@@ -7,17 +7,20 @@ import math
 import shutil
 import subprocess
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given, strategies as st
 from pyarrow import parquet
 from sqlalchemy import update
+from typer import Exit
 from typer.testing import CliRunner
 
-from api.cli import main
+from api.cli import export_command, main
 from api.client import Client
 from api.failures import ApiError
+from api.retries import AWAY_S
 from api.tables import COLUMNS, csv_chunks, write_parquet
 from service.control.models import TrialRow
 from service.control.queries import NamedPoint
@@ -25,6 +28,7 @@ from service.control.storage import StoredFile
 from service.control.store import Store
 from service.job.parts import Checkpointing
 from service.job.spec import JobSpec
+from service.wire.artifacts import Which
 from service.wire.records import MetricPoints
 from service.wire.trials import TrialView
 from tests.api.conftest import Reporting
@@ -465,6 +469,43 @@ def test_all_of_a_job_goes_to_one_folder(at: str, reporting: Reporting, tmp_path
         "dense-seed-0/schedule.json", "dense-seed-0/weights.safetensors",
     }  # fmt: skip
     assert (out / "dense-seed-0" / "weights.safetensors").read_bytes() == b"weights of dense"
+
+
+def test_weights_that_an_earlier_export_left_whole_are_not_downloaded_again(
+    at: str, reporting: Reporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporting.run_to_the_end()
+    command = ["export", reporting.job_id, "--what", "all", "--out", str(tmp_path / "all")]
+    run_cli.invoke(main.app, command)
+    spoilt = tmp_path / "all" / "dense-seed-0" / "weights.safetensors"
+    spoilt.write_bytes(b"of another run")
+    downloaded: list[str | None] = []
+    save = Client.save_weights
+
+    def noted(client: Client, job_id: str, out: BinaryIO, *, arm: str, seed: int, which: Which | None) -> None:
+        downloaded.append(arm)
+        save(client, job_id, out, arm=arm, seed=seed, which=which)
+
+    monkeypatch.setattr(Client, "save_weights", noted)
+    done = run_cli.invoke(main.app, command)
+
+    assert done.exit_code == 0, done.stderr
+    assert downloaded == ["dense"] and spoilt.read_bytes() == b"weights of dense"
+    assert "weights of arm tuned, seed 0, as they were here" in done.stdout
+
+
+def test_an_export_of_files_is_as_patient_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience: list[float] = []
+
+    def open_client(url: str | None, key: str | None, *, patience_s: float) -> None:
+        patience.append(patience_s)
+        raise Exit(0)
+
+    monkeypatch.setattr(export_command, "open_client", open_client)
+    for options in ([], ["--patience", "7"]):
+        run_cli.invoke(main.app, ["export", "latest", "--what", "weights", "--out", "-", *options])
+
+    assert patience == [AWAY_S, 7.0]
 
 
 def test_of_a_running_job_all_is_what_there_is(at: str, reporting: Reporting, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from api import calls
 from api.async_client import AsyncClient
 from api.calls import Call
 from api.client import Client
-from api.connection import CheckedFile
+from api.downloads import CheckedFile
 from api.failures import ApiError, DamagedDownload, Unreachable
 from api.retries import Patience, Restarts, StreamFailures, may_repeat
 from service.control.store import Store
