@@ -8,13 +8,16 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from api.cli.terminal import STANDARD, fail, print_json
-from api.documents import checked, parse_json, parse_yaml
+from api.documents import MAX_VALUES, checked, parse_json, parse_yaml
+from search.schedule_file import ScheduleFile
 from search.sweep.spec import ParamRange
 from service.errors import InvalidJob
 from service.job.changes import patched
 from service.job.problems import Problem
+from service.job.replay import values_alone
 from service.job.spec import JobSpec
 
 Sets = Annotated[
@@ -28,10 +31,12 @@ NewLabels = Annotated[
 #: Words that are null in YAML, and meant as such.
 _NOTHING = ("", "~", "null", "Null", "NULL")
 _UNCHANGED: Mapping[str, Any] = MappingProxyType({})
+#: An exported schedule says several times as much as a job takes of it.
+_MAX_VALUES_OF_FILE = 10 * MAX_VALUES
 
 
 def with_schedules(content: Any, folder: str) -> Any:
-    """Load every schedule that a job's `content` names by a `path` in `folder`, and return the content.
+    """Load every schedule that a job, or a patch of one, names by a `path` in `folder`, and return the content.
 
     Raises:
         InvalidJob: such a file cannot be read, or is not JSON.
@@ -42,7 +47,9 @@ def with_schedules(content: Any, folder: str) -> Any:
         parts += [(f"/arms/{index}", arm) for index, arm in enumerate(content["arms"])]
     for pointer, part in parts:
         controller = part.get("controller") if isinstance(part, dict) else None
-        if not isinstance(controller, dict) or controller.get("kind") != "schedule" or "schedule" in controller:
+        if not isinstance(controller, dict) or "schedule" in controller:
+            continue
+        if controller.get("kind", "schedule") != "schedule":  # a patch leaves the kind as it is
             continue
         if isinstance(controller.get("path"), str):
             path = os.path.join(folder, os.path.expanduser(controller.pop("path")))
@@ -53,12 +60,20 @@ def with_schedules(content: Any, folder: str) -> Any:
 def _read(path: str, pointer: str) -> Any:
     try:
         with open(path, "rb") as file:
-            return parse_json(file.read())
+            return _followed(parse_json(file.read(), max_values=_MAX_VALUES_OF_FILE))
     except OSError as error:
         message = f"cannot read the schedule {path}: {error.strerror}"
     except InvalidJob as error:
         message = f"{path} holds no schedule: {error.problems[0].message}"
     raise InvalidJob([Problem(pointer=pointer, message=message, value=path)])
+
+
+def _followed(content: Any) -> Any:
+    """Return the schedule without what was measured in its run. The job's own checks refuse any other content."""
+    try:
+        return values_alone(ScheduleFile.model_validate(content))
+    except ValidationError:
+        return content
 
 
 def read_bytes(path: Path) -> bytes:
@@ -67,14 +82,6 @@ def read_bytes(path: Path) -> bytes:
         return typer.get_binary_stream("stdin").read() if path == STANDARD else path.read_bytes()
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}")
-
-
-def read_document(path: Path) -> Any:
-    """Return the content of the YAML or JSON file, with its schedules. Exits with 2 if it is neither."""
-    try:
-        return with_schedules(_parsed(read_bytes(path)), str(Path.cwd()))
-    except InvalidJob as error:
-        fail(f"{path}: {error}")
 
 
 def read_job(path: Path, changes: Mapping[str, Any] = _UNCHANGED, *, as_json: bool = False) -> JobSpec:
@@ -112,6 +119,23 @@ def put_changes(
         patch["name"] = name
     for label, value in label_pairs(labels or ()).items():
         _put(patch, ["labels", label], value)
+    return patch
+
+
+def read_changes(
+    path: Path | None, *, sets: Iterable[str] | None, name: str | None, labels: Iterable[str] | None
+) -> dict[str, Any]:
+    """Return the changes in the YAML or JSON file and in the options, a merge patch of a job, with its schedules.
+
+    Exits with 2 if they cannot be read.
+    """
+    try:
+        patch = {} if path is None else _parsed(read_bytes(path))
+        if not isinstance(patch, dict):
+            fail(f"{path} must hold named fields, as a job does, got a {type(patch).__name__}")
+        with_schedules(put_changes(patch, sets=sets, name=name, labels=labels), str(Path.cwd()))
+    except InvalidJob as error:
+        fail(f"{path or 'the changes'}: {error}")
     return patch
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from api.cli import figures
-from api.cli.job_file import JobName, NewLabels, Sets, put_changes, read_document, yaml_value
+from api.cli.job_file import JobName, NewLabels, Sets, read_changes, yaml_value
 from api.cli.progress import state_lines
 from api.cli.sheet import INDENT, visible
 from api.cli.terminal import (
@@ -400,10 +400,7 @@ def clone(
     as_json: AsJson = False,
 ) -> None:
     """Queue a new job that is JOB with changes; shows every field that differs, and prints its id."""
-    patch = read_document(changes) if changes else {}
-    if not isinstance(patch, dict):
-        fail(f"{changes} must hold named fields, as a job does, got a {type(patch).__name__}")
-    put_changes(patch, sets=sets, name=name, labels=labels)
+    patch = read_changes(changes, sets=sets, name=name, labels=labels)
     with open_client(url, key) as client:
         made = client.clone(client.find(job), patch, trial=trial, dry_run=is_dry, idempotency_key=idempotency_key)
     if as_json:

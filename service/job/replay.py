@@ -48,7 +48,7 @@ def replayed(recorded: RecordedSchedule) -> JobSpec:
         job
         | {
             "name": f"replay of {origin.job_id}",
-            "controller": {"kind": "schedule", "schedule": _values_alone(recorded)},
+            "controller": {"kind": "schedule", "schedule": values_alone(recorded)},
             "arms": [{"name": origin.arm}],
             "seeds": [origin.seed],
             "budget": {"steps": recorded.num_steps},
@@ -98,12 +98,12 @@ def differences(before: Provenance, now: Provenance) -> str:
     return f"replayed: the weights differ ({why})"
 
 
-def _values_alone(recorded: RecordedSchedule) -> dict[str, Any]:
+def values_alone(schedule: ScheduleFile) -> dict[str, Any]:
     """Return the schedule without measurements and default values: the number of values in a job is limited."""
     fields = {*ScheduleFile.model_fields} - {"entries"}
     measured = {"density", "threshold", "reason", "steered_by"}
-    entries = [each.model_dump(mode="json", exclude=measured, exclude_defaults=True) for each in recorded.entries]
-    return recorded.model_dump(mode="json", include=fields) | {"entries": entries}
+    entries = [each.model_dump(mode="json", exclude=measured, exclude_defaults=True) for each in schedule.entries]
+    return schedule.model_dump(mode="json", include=fields) | {"entries": entries}
 
 
 def _first(recorded: RecordedSchedule, searched: Range) -> Any:

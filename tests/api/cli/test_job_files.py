@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from api.cli import main
 from api.cli.job_file import read_job, with_schedules
-from api.documents import checked
+from api.client import Client
+from api.documents import checked, parse_json
 from service.errors import InvalidJob
 from service.job.spec import JobSpec
 
@@ -32,6 +33,39 @@ def test_a_named_schedule_becomes_part_of_the_job_wherever_it_stands(tmp_path: P
 
     assert spec.controller.kind == "schedule" and spec.controller.schedule.num_steps == 10
     assert spec.arms[1].controller == spec.controller
+
+
+def test_a_job_takes_the_values_of_a_schedule_and_not_what_was_measured(tmp_path: Path) -> None:
+    values = {"num_steps": 10, "learning_rate": 0.1}
+    measured = {"final_learning_rate": None, "density": 0.01, "threshold": 0.5, "reason": "probes", "steered_by": []}
+    steps = range(0, 30_000, 10)
+    long = SCHEDULE | {"num_steps": 30_000, "entries": [{"step": step} | values | measured for step in steps]}
+    (tmp_path / "schedule.json").write_text(json.dumps(long))
+    named = JOB | {"controller": {"kind": "schedule", "path": "schedule.json"}}
+
+    content = with_schedules(named, str(tmp_path))
+
+    assert content["controller"]["schedule"]["entries"] == [{"step": step} | values for step in steps]
+    parse_json(json.dumps(content).encode())  # as many values as a service takes
+
+
+@pytest.mark.parametrize("form", ["option", "file"])
+def test_a_clone_follows_the_schedule_that_its_changes_name(
+    at: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    controller = {"kind": "fixed"} if form == "option" else {"kind": "schedule", "schedule": SCHEDULE}
+    made = client.submit(JOB | {"controller": controller})
+    entries = [{"step": 0, "num_steps": 10, "learning_rate": 0.2}]
+    (tmp_path / "schedule.json").write_text(json.dumps(SCHEDULE | {"entries": entries}))
+    (tmp_path / "changes.yaml").write_text("controller: {path: schedule.json}")  # the kind stays
+    monkeypatch.chdir(tmp_path)
+    named = {"option": ["--set", "controller={kind: schedule, path: schedule.json}"]}
+    changes = named.get(form, ["--changes", "changes.yaml"])
+
+    done = CliRunner().invoke(main.app, ["clone", made.id, *changes, "--dry-run", "--json"])
+
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["spec"]["controller"]["schedule"]["entries"][0]["learning_rate"] == 0.2
 
 
 @pytest.mark.parametrize(("text", "said"), [(None, "cannot read the schedule"), ("{", "holds no schedule")])
