@@ -54,8 +54,9 @@ def restore(state: Mapping[str, Any]) -> Strategy:
 def extended(state: Mapping[str, Any], budget: Budget, *, until: Allowance | None) -> dict[str, Any]:
     """Return the state of a strategy under `budget`, which has grown; its open commit, if any, ends at `until` now."""
     longer = {**state, "budget": budget.model_dump(mode="json")}
-    if until is not None and "events" in longer:
-        longer["events"] = _moved(longer["events"], until)
+    if "events" in longer:
+        longer["has_grown"] = True
+        longer["events"] = longer["events"] if until is None else _moved(longer["events"], until)
     return longer
 
 
@@ -64,5 +65,7 @@ def _moved(events: list[dict[str, Any]], until: Allowance) -> list[dict[str, Any
     last = max((index for index, event in enumerate(events) if "decide" in event), default=None)
     if last is None:
         return events
-    moved = {**events[last]["decide"], "commit_until": until.model_dump(mode="json")}
-    return [*events[:last], {**events[last], "decide": moved}, *events[last + 1 :]]
+    decided, ends = events[last]["decide"], until.model_dump(mode="json")
+    if decided["commit_until"] != ends:
+        decided = {**decided, "commit_until": ends, "forecast": None}  # as `spending.stretched` says
+    return [*events[:last], {**events[last], "decide": decided}, *events[last + 1 :]]

@@ -324,3 +324,8 @@ class Decision(Value):
     num_earlier: int = Field(0, description="probes of earlier stages that informed it")
     posterior: Posterior | None = Field(None, description="None: there was no surrogate")
     steers: tuple[Steer, ...] = Field((), description="those of people that held in this stage")
+
+    @property
+    def has_stages(self) -> bool:
+        """True if its strategy shares the budget among stages: then it has a cap on searching, too."""
+        return self.tax.cap_share is not None

@@ -52,10 +52,8 @@ class Leader:
         begun = Begun.model_validate({name: value for name, value in state.items() if name != "journal"})
         journal, before = state["journal"], Budget.model_validate(state["journal"]["budget"])
         if before != self._budget:  # which has grown
-            last = begun.decisions[-1]
-            until = spending.stretched(last.commit_until, before, self._budget)
-            begun.decisions[-1] = last.model_copy(update={"commit_until": until})
-            journal = strategies.extended(journal, self._budget, until=until)
+            begun.decisions[-1] = last = spending.stretched(begun.decisions[-1], before, self._budget)
+            journal = strategies.extended(journal, self._budget, until=last.commit_until)
         strategy = strategies.restore(journal)
         self._num_timed = 0
         self.loop = Loop(strategy, self._budget, clock=self._clock, begun=begun)

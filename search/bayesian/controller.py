@@ -63,9 +63,16 @@ class Controller(Strategy):
     """The strategy that searches in stages. The caller may `ask` for several candidates before it `tell`s the first."""
 
     def __init__(
-        self, space: SearchSpace, config: SearchConfig, seed: int, *, budget: Budget, prior: Prior = NO_PRIOR
+        self,
+        space: SearchSpace,
+        config: SearchConfig,
+        seed: int,
+        *,
+        budget: Budget,
+        prior: Prior = NO_PRIOR,
+        has_grown: bool = False,
     ) -> None:
-        """Begin a run at its first step.
+        """Begin a run at its first step. `has_grown`: it began with a smaller budget.
 
         Raises:
             ValueError: `space` names an unknown optimizer, or a guess outside its range, or outside that of `config`.
@@ -73,8 +80,8 @@ class Controller(Strategy):
         space = with_best_density(_narrowed(space, config), budget)
         space.check_guess()
         self._space = space  # as it was given; the setup's space follows the link
-        self._free = SearchSetup(space=space, config=config, budget=budget, seed=seed)  # without steers
-        self._setup = self._free
+        self._free = SearchSetup(space=space, config=config, budget=budget, seed=seed, has_grown=has_grown)
+        self._setup = self._free  # with steers
         self._prior = prior
         self._stage = Stage(
             index=0,
@@ -200,6 +207,7 @@ class Controller(Strategy):
             "config": _to_json(setup.config),
             "space": _to_json(self._space),
             "budget": _to_json(setup.budget),
+            "has_grown": setup.has_grown,
             "seed": setup.seed,
             "prior": _to_json(self._prior),
             "events": list(self._journal),
@@ -220,6 +228,7 @@ class Controller(Strategy):
             state["seed"],
             budget=Budget.model_validate(state["budget"]),
             prior=Prior.model_validate(state["prior"]),
+            has_grown=state.get("has_grown", False),  # an earlier release has not said
         )
         for event in state["events"]:
             [(what, told)] = event.items()

@@ -43,6 +43,7 @@ class SearchSetup:
     config: SearchConfig
     budget: Budget
     seed: int
+    has_grown: bool = False  # whether the budget was smaller when the run began
 
     @property
     def traits(self) -> OptimizerTraits:
@@ -190,14 +191,17 @@ class SearchSetup:
         """Return the share, in (0, 1], of the rest of the budget that the commit of stage `index` takes.
 
         Commits take 1 : 2 : 4 : ..., and one past the last stage takes all. Commits that were taken back do not count,
-        up to the number of stages. The first commit is long enough to show whether the model has died: only from that
-        one can it come back.
+        up to the number of stages. If the budget has grown, at least as many stages are left as a run with it from the
+        start would have here. The first commit is long enough to show whether the model has died: only from that one
+        can it come back.
         """
-        num_stages = self.config.num_stages
+        num_stages, fraction = self.config.num_stages, spending.fraction_spent(self.budget, spent)
         place = index - min(num_taken_back, num_stages)
-        shares: list[int] = [2**each for each in range(place, num_stages)] or [1]
-        part = shares[0] / sum(shares)
+        num_left = max(1, num_stages - place)
+        if self.has_grown:  # each about doubles what is spent
+            num_left = max(num_left, math.floor(-math.log2(max(fraction, 2.0**-num_stages))))
+        part = 1 / (2.0**num_left - 1)
         if place or self.num_steps is None:
             return part
-        left = self.num_steps * (1 - spending.fraction_spent(self.budget, spent))
+        left = self.num_steps * (1 - fraction)
         return max(part, FIRST_COMMIT_STEPS / max(FIRST_COMMIT_STEPS, left))

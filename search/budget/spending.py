@@ -3,14 +3,17 @@
 *Amounts* map such a unit to a quantity. So nothing reads a clock under a budget in steps or bytes.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 
 from search.config import Budget
 from search.curves.curve_summary import Reading
-from search.types import Allowance, Spent
+from search.types import Allowance, Decision, Spent
 
 UNITS = ("seconds", "steps", "bytes")
 Amounts = Mapping[str, float]
+#: If further stages follow, the end of an open commit moves with the budget by at most this factor.
+MOST_STRETCHED = 2
 
 
 def caps(limits: Budget | Allowance) -> Amounts:
@@ -145,7 +148,21 @@ def commit_end(budget: Budget, spent: Spent, part: float) -> Allowance:
     return Allowance(**whole, seconds=ends.get("seconds"))
 
 
-def stretched(until: Allowance, before: Budget, budget: Budget) -> Allowance:
-    """Return a commit's end after the budget `before` has grown to `budget`: each cap that was `before`'s moves."""
-    ends = {unit: cap for unit, cap in budget if cap is not None and getattr(until, unit) == getattr(before, unit)}
-    return until.model_copy(update=ends)
+def stretched(decision: Decision, before: Budget, budget: Budget) -> Decision:
+    """Return the decision of an open commit after the budget `before` has grown to `budget`.
+
+    The forecast, which was of the old end, goes with it.
+    """
+    until = stretched_end(decision.commit_until, before, budget, has_stages=decision.has_stages)
+    is_same = until == decision.commit_until
+    return decision if is_same else decision.model_copy(update={"commit_until": until, "forecast": None})
+
+
+def stretched_end(until: Allowance, before: Budget, budget: Budget, *, has_stages: bool) -> Allowance:
+    """Return a commit's end after the budget `before` has grown to `budget`: each cap that was `before`'s moves.
+
+    Where the strategy `has_stages`, it at most doubles, as commits do, and further stages take the rest.
+    """
+    most = MOST_STRETCHED if has_stages else math.inf
+    moving = [(unit, cap) for unit, cap in before if cap is not None and getattr(until, unit) == cap]
+    return until.model_copy(update={unit: min(getattr(budget, unit), most * cap) for unit, cap in moving})

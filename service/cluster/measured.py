@@ -81,9 +81,8 @@ class OpenCommit(BaseModel):
     looked: int = Field(0, description="its steps when the strategy last looked at it")
 
     def stretched(self, before: Budget, budget: Budget) -> "OpenCommit":
-        """Return the commit under the larger `budget`: a cap that was the old budget's becomes the new one's."""
-        moved = spending.stretched(self.decision.commit_until, before, budget)
-        return self.model_copy(update={"decision": self.decision.model_copy(update={"commit_until": moved})})
+        """Return the commit under the larger `budget`, which may end later."""
+        return self.model_copy(update={"decision": spending.stretched(self.decision, before, budget)})
 
 
 def bytes_per_worker(bytes_sent: Sequence[Mapping[Purpose, int]]) -> int:

@@ -130,8 +130,11 @@ def reopen(session: Session, trial: TrialRow, *, before: Budget, budget: Budget)
     stage.closed, stage.num_steps, stage.density, stage.threshold, stage.loss = False, None, None, None, None
     stage.resume, stage.resume_step, stage.bill = point.resume, point.step, point.bill.model_dump(mode="json")
     until = Allowance.model_validate(stage.decision["commit_until"], extra="ignore")  # the driver moves it as well
-    moved = spending.stretched(until, before, budget).model_dump(mode="json")
-    stage.decision = {**stage.decision, "commit_until": moved}
+    has_stages = stage.decision.get("tax", {}).get("cap_share") is not None  # as `Decision.has_stages` says
+    moved = spending.stretched_end(until, before, budget, has_stages=has_stages)
+    if moved != until:  # the forecast was of the old end
+        stage.decision = {**stage.decision, "commit_until": moved.model_dump(mode="json"), "forecast": None}
+        stage.forecast = stage.forecast_std = None
 
 
 def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:

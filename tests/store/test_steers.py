@@ -3,7 +3,7 @@
 import pytest
 
 from search.config import Budget
-from search.types import Allowance, Band, Steer
+from search.types import Allowance, Band, Steer, Tax
 from service.control import steers
 from service.control.access.rules import LOCAL, Principal
 from service.errors import InvalidJob
@@ -277,12 +277,17 @@ def test_a_trial_in_its_last_stage_is_named(store, driver):
 
 
 @only("sqlite")
-@pytest.mark.parametrize(("until", "is_last"), [(100, True), (60, False)])
+@pytest.mark.parametrize(
+    ("until", "cap_share", "larger", "is_last"),
+    [(100, None, 300, True), (60, None, 300, False), (100, 0.5, 200, True), (100, 0.5, 300, False)],
+    ids=["one stage", "ended before", "doubled", "further stages follow"],
+)
 def test_a_stage_that_an_extended_job_opens_again_is_the_last_if_it_lasted_to_the_end(
-    store, driver, begin, until, is_last
+    store, driver, begin, until, cap_share, larger, is_last
 ):
-    decided = decision(0).model_copy(update={"commit_until": Allowance(steps=until)})
-    driver.decide(0, first_step=0, decision=decided)
+    tax = Tax(budget_share=0.0, cap_share=cap_share)
+    decided = decision(0).model_copy(update={"commit_until": Allowance(steps=until), "tax": tax})
+    driver.decide(0, first_step=0, decision=decided, forecast=0.5, forecast_std=0.1)
     steady = Checkpointed(trial_id=driver.trial_id, stage=0, step=50, bill=Bill(), resume={}, steady=True)
     driver.send(steady, stream=driver.trial_id)
     driver.close(0, step=until, num_steps=until, bill=Bill(), resume={})
@@ -292,7 +297,8 @@ def test_a_stage_that_an_extended_job_opens_again_is_the_last_if_it_lasted_to_th
     driver.send(finished, stream=driver.trial_id)
     driver.send(AttemptFinished(outcome="succeeded"))
 
-    store.extend(driver.job_id, Budget(steps=200))
+    store.extend(driver.job_id, Budget(steps=larger))
     begin(driver.job_id)
 
     assert bool(store.steering(driver.job_id).notes) == is_last
+    assert (store.stages(driver.job_id)[0].forecast is None) == (until == 100)  # it was of the old end
