@@ -2,6 +2,7 @@
 
 import math
 
+from search.bayesian.coarse_plan import coarse_plan
 from search.bayesian.decay import is_decaying
 from search.bayesian.setup import ESTIMATED_PART, KEPT_PART, SearchSetup
 from search.bayesian.stage import Proposal, Stage
@@ -191,8 +192,8 @@ def _first_timed(stage: Stage) -> Reading | None:
 
 
 def least_search(setup: SearchSetup, stage: Stage) -> Amounts:
-    """Return the cost of the shortest wide search: a probe in every decade."""
-    return coarse_cost(setup, stage, len(setup.coarse_rates))
+    """Return the cost of the shortest wide search: all coarse probes that are planned."""
+    return coarse_cost(setup, stage, len(coarse_plan(setup, stage)))
 
 
 def has_room_for_wide(setup: SearchSetup, stage: Stage) -> bool:

@@ -7,8 +7,9 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from search.bayesian.decision import bounding_box, trust_region
+from search.bayesian.coarse_plan import coarse_plan
 from search.bayesian.exchange_shortlist import promising
+from search.bayesian.regions import bounding_box, trust_region
 from search.bayesian.rewards import any_sound, diverged_values, evidence, scores, surrogate_of
 from search.bayesian.setup import MAX_EXTENSIONS, SearchSetup
 from search.bayesian.stage import FINAL_RUNG, Proposal, Score, Stage, is_barred
@@ -24,8 +25,6 @@ from search.bayesian.wide_optimum import (
 from search.budget.link import MIN_CONTRAST
 from search.budget.spending import fraction_spent
 from search.config import FINALISTS
-from search.past_jobs.prior import Prior
-from search.past_jobs.transfer import best_rate
 from search.space import Box, OptionAxis, are_within, distance
 from search.surrogate.acquisition import next_point, sobol_points
 from search.surrogate.model import MIN_POINTS, NUMERICAL_FAILURES, described
@@ -86,29 +85,6 @@ def _coarse_extension(setup: SearchSetup, stage: Stage) -> Proposal | None:
         return None
     extension = _extension(setup, stage, 10.0)
     return None if extension is None else Proposal(extension, "wide")
-
-
-def coarse_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
-    """Return the values of the coarse probes, the most central rate first.
-
-    If past runs found a best rate, and it is not at an end of the range, they are three rates around it.
-    """
-    past = _past_rate(setup, stage.prior)
-    about = [] if past is None else [setup.clip_rate(past * factor) for factor in (0.1, 1.0, 10.0)]
-    rates = about if len(set(about)) == 3 else setup.coarse_rates
-    middle = (len(rates) - 1) / 2
-    central_first = sorted(range(len(rates)), key=lambda index: abs(2 * (index - middle) + 0.1))
-    return [setup.opening.model_copy(update={"learning_rate": rates[index]}) for index in central_first]
-
-
-def _past_rate(setup: SearchSetup, prior: Prior) -> float | None:
-    """Return the rate that past runs found best; None: there is none, or it lies outside the coarse rates."""
-    probed = [probe.values for search in prior.searches for probe in search.probes if probe.reward is not None]
-    if not probed:
-        return None
-    box = bounding_box(setup, probed)
-    past, rates = best_rate(prior, box, box.to_unit(setup.opening)), setup.coarse_rates
-    return past if past is not None and rates[0] <= past <= rates[-1] else None
 
 
 def _propose_finalist(setup: SearchSetup, stage: Stage) -> Proposal | None:

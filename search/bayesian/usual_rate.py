@@ -2,6 +2,7 @@
 
 import math
 
+from search.bayesian.coarse_plan import past_rate
 from search.bayesian.probe_costs import has_room_for_wide
 from search.bayesian.rewards import diverged_values
 from search.bayesian.setup import SearchSetup
@@ -27,8 +28,17 @@ def usual_rate(setup: SearchSetup, stage: Stage) -> float | None:
 
 
 def _told_rate(setup: SearchSetup, stage: Stage) -> float | None:
-    knows_more = setup.config.stated_rates is not None or past_tells(setup, stage)
+    knows_more = setup.config.stated_rates is not None or _past_leads(setup, stage)
     return None if knows_more else rate_of_model(setup)
+
+
+def _past_leads(setup: SearchSetup, stage: Stage) -> bool:
+    """Return whether the run's own search goes by what past jobs found: the cap has room for it.
+
+    If only the rate is searched, what they found best must lie where this run would look.
+    """
+    tells = past_rate(setup, stage.prior) is not None if setup.is_of_rate_alone else past_tells(setup, stage)
+    return tells and has_room_for_wide(setup, stage)
 
 
 def _is_barred(setup: SearchSetup, stage: Stage, rate: float) -> bool:

@@ -11,11 +11,12 @@ import pytest
 from search import strategies
 from search.bayesian import promotion
 from search.bayesian.controller import Controller
-from search.bayesian.decision import Duel, choose, may_switch, trust_region
+from search.bayesian.decision import Duel, choose, may_switch
 from search.bayesian.early_stopping import course_of, events_of, is_hopeless, signs_of, stays_behind
 from search.bayesian.history import DRIFT, discounted, extended, learned_drift
 from search.bayesian.next_stage import next_stage
 from search.bayesian.probe_costs import StepCosts, room
+from search.bayesian.regions import trust_region
 from search.bayesian.rewards import scores
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import CommittedLine, RateCourse, Score, Stage

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from search import strategies
+from search.bayesian.coarse_plan import coarse_plan
 from search.bayesian.controller import Controller
 from search.bayesian.decision import MIN_COARSE, choose
-from search.bayesian.proposals import coarse_plan, propose
+from search.bayesian.proposals import propose
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Stage
 from search.bayesian.usual_rate import usual_rate

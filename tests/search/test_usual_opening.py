@@ -15,7 +15,7 @@ from search.types import Observation, Spent, Steer, Values
 SHARP = {"optimizer": "sgd", "first_loss": 2.0, "sharpness": 3.0}
 FREE = {"optimizer": "schedulefree_sgd", "first_loss": 2.0, "sharpness": 3.0}
 SHALLOW = {"optimizer": "adamw", "weights": Weights(num_matrices=4, scale=0.05)}
-PAST = tuple(PastProbe(values=Values(learning_rate=0.01 * 10**power), reward=0.1 * power) for power in range(4))
+PAST = tuple(PastProbe(values=Values(learning_rate=0.01 * 10**power), reward=-abs(power - 1)) for power in range(4))
 DEEP = {"optimizer": "adamw", "weights": Weights(num_matrices=9, scale=0.05)}
 FREE_ADAMW = SHALLOW | {"optimizer": "schedulefree_adamw"}
 MUON = SHALLOW | {"optimizer": "muon"}
@@ -115,7 +115,7 @@ def test_the_rate_of_a_deep_model_rises_to_what_is_usual():
         {"space": SHARP | {"first_loss": 0.0}},  # which has no scale
         {"space": SHARP | {"optimizer": "lars"}},
         {"space": SHARP | {"axes": (Axis(name="momentum", low=0.8, high=0.98),)}},
-        {"prior": Prior(searches=(PastSearch(job="job-1", probes=PAST),))},
+        {"prior": Prior(searches=(PastSearch(job="job-1", probes=PAST),))},  # which did best at 0.1
     ],
     ids=str,
 )
@@ -123,6 +123,28 @@ def test_it_searches_where_somebody_asks_for_it_or_more_is_to_be_found_than_the_
     controller = _controller(**{"space": SHARP} | changes)
 
     assert controller.ask() is not None
+
+
+def _past(factor=1.0):
+    """Return past jobs that did best at 0.1 x `factor`."""
+    probes = (
+        PastProbe(values=Values(learning_rate=factor * each.values.learning_rate), reward=each.reward) for each in PAST
+    )
+    return Prior(searches=(PastSearch(job="job-1", probes=tuple(probes)),))
+
+
+def test_the_past_leads_where_its_three_probes_have_room_and_is_passed_over_where_they_have_none(simulated_run):
+    run = simulated_run(Budget(steps=150))  # of which probes may spend 30: three probes of 7 steps, and not five
+    led, begun = run.run_stage(_controller(SHARP, steps=150, prior=_past())), _opened(SHARP, steps=100, prior=_past())
+
+    assert len(led.probes) == 3 and "from 3 probes" in led.reason
+    assert begun.values.learning_rate == _rate(SHARP, steps=100)
+    assert begun.is_usual and not led.is_usual
+
+
+@pytest.mark.parametrize("factor", [1e-5, 1e5])
+def test_a_past_that_did_best_where_this_run_would_not_look_leaves_what_is_usual(factor):
+    assert _rate(SHARP, prior=_past(factor)) == _rate(SHARP)
 
 
 @pytest.mark.parametrize("space", [SHARP, FREE, SHALLOW, MUON], ids=lambda space: space["optimizer"])
