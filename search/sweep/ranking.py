@@ -4,6 +4,7 @@ A *mark* is a trial's measurement at a rung, or at its end. Marks are given in t
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -39,14 +40,13 @@ def places(marks: Sequence[Mark]) -> list[int]:
 
     What is not finite comes last; of equals the earlier one comes first.
     """
-    keys = _keys(marks)
+    points = _points(marks)
+    keys = [(math.isinf(point[0]), front, point) for point, front in zip(points, fronts(points), strict=True)]
     return sorted(range(len(marks)), key=lambda index: keys[index])
 
 
-def _keys(marks: Sequence[Mark]) -> list[tuple[bool, int, tuple[float, float]]]:
-    """Return for each mark what orders it among these."""
-    points = [(_worst(mark.value), 0.0 if mark.cost is None else mark.cost) for mark in marks]
-    return [(math.isinf(point[0]), front, point) for point, front in zip(points, fronts(points), strict=True)]
+def _points(marks: Sequence[Mark]) -> list[tuple[float, float]]:
+    return [(_worst(mark.value), 0.0 if mark.cost is None else mark.cost) for mark in marks]
 
 
 def _worst(value: float | None) -> float:
@@ -72,10 +72,21 @@ def pruned(marks: Sequence[Mark], samples: set[str], *, num_rungs: int, reductio
 
 
 def _is_kept(there: Sequence[Mark], reduction: int) -> bool:
-    """Return whether the last of these goes on."""
-    keys = _keys(there)
+    """Return whether the last of these goes on.
+
+    Within a front the better of a mark's two ranks, by value and by cost, decides. The value alone would leave only the
+    costly end.
+    """
+    if math.isinf(_worst(there[-1].value)):
+        return False
+    finite = [point for point in _points(there) if not math.isinf(point[0])]
+    values, costs = (sorted(each) for each in zip(*finite, strict=True))
+    keys = [
+        (front, min(bisect_left(values, value), bisect_left(costs, cost)))
+        for (value, cost), front in zip(finite, fronts(finite), strict=True)
+    ]
     most = max(1, len(there) // reduction)
-    return _worst(there[-1].value) < math.inf and keys[-1] <= sorted(keys)[most - 1]
+    return keys[-1] <= sorted(keys)[:most][-1]
 
 
 class Standing(NamedTuple):

@@ -187,19 +187,36 @@ def test_arms_never_end_the_best_at_a_rung_goes_on_and_what_is_not_finite_does_n
             assert ended.get(mark.trial) != mark.rung
 
 
-@pytest.mark.parametrize("cost", [None, 3.0])
 @given(found=marks(), reduction=st.integers(2, 4))
-def test_a_sample_as_good_as_one_that_would_go_on_now_goes_on(
-    found: list[Mark], reduction: int, cost: float | None
-) -> None:
-    there = [Mark(f"t{at}", 0, each.value, cost and each.cost) for at, each in enumerate(found)]
+def test_a_sample_as_good_as_one_that_would_go_on_now_goes_on(found: list[Mark], reduction: int) -> None:
+    there = [Mark(f"t{at}", 0, each.value) for at, each in enumerate(found)]
     ended = pruned(there, {mark.trial for mark in there}, num_rungs=1, reduction=reduction)
 
     for at, mark in enumerate(there):
         is_finite = mark.value is not None and mark.value < float("inf")
         ahead = [there[each] for each in places(there[: at + 1])[: max(1, (at + 1) // reduction)]]
-        if is_finite and any((each.value, each.cost) == (mark.value, mark.cost) for each in ahead):
+        if is_finite and any(each.value == mark.value for each in ahead):
             assert mark.trial not in ended
+
+
+DENSE, BETWEEN, CHEAP = Mark("dense", 0, 0.1, 9.0), Mark("between", 0, 0.5, 5.0), Mark("cheap", 0, 0.9, 1.0)
+DOMINATED, DIVERGED = Mark("dominated", 0, 0.95, 2.0), Mark("diverged", 0, None, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("there", "last"),
+    [
+        ([DENSE, CHEAP, DOMINATED], "dominated"),
+        ([DENSE, CHEAP, BETWEEN], "between"),  # there is room for no more than the ends
+        ([DENSE, BETWEEN, CHEAP], None),
+        ([CHEAP, BETWEEN, DENSE], None),
+        ([DENSE, DIVERGED, CHEAP], None),  # though it cost more than what diverged
+    ],
+)
+def test_with_a_cost_both_ends_of_the_front_go_on(there: list[Mark], last: str | None) -> None:
+    ended = pruned(there, {there[-1].trial}, num_rungs=1, reduction=3)
+
+    assert ended == ({} if last is None else {last: 0})
 
 
 def test_equal_samples_all_go_on() -> None:
