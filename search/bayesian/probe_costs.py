@@ -4,7 +4,7 @@ import math
 
 from search.bayesian.coarse_plan import coarse_plan
 from search.bayesian.decay import is_decaying
-from search.bayesian.setup import ESTIMATED_PART, KEPT_PART, SearchSetup
+from search.bayesian.setup import ESTIMATED_PART, KEPT_PART, MOST_FINALIST_STEPS, SearchSetup
 from search.bayesian.stage import Proposal, Stage
 from search.budget import spending
 from search.budget.spending import Amounts
@@ -73,8 +73,9 @@ def room(setup: SearchSetup, search: Spent, spent: Spent) -> Amounts:
 def probe_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
     """Return what each probe of `stage` should spend: the same for all, fixed when the stage opens.
 
-    Finalists of the wide search share what the coarse probes left of the cap. One more may extend their range. If the
-    rate alone is searched, it uses what is kept for later searches, else it has a share of its own.
+    Finalists of the wide search share what the coarse probes left of the cap, up to `MOST_FINALIST_STEPS` each. One
+    more may extend their range. If the rate alone is searched, it uses what is kept for later searches, else it has a
+    share of its own.
 
     A later probe gets `probe_fraction` of its stage's commit, but no more than an equal part of what probes may still
     spend: of the stage's share of that where every stage searches, else of half.
@@ -83,7 +84,10 @@ def probe_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
     if not stage.has_incumbent:
         share = spending.scale(search_cap(setup), 1 - KEPT_PART[config.revisit])
         left = spending.subtract(share, spending.amounts(budget, stage.search_coarse))
-        return spending.scale(left, 1 / most_finalists(setup))
+        longest = MOST_FINALIST_STEPS / max(MOST_FINALIST_STEPS, setup.num_steps or 0.0)
+        return spending.least(
+            spending.scale(left, 1 / most_finalists(setup)), spending.scale(spending.caps(budget), longest)
+        )
     part = setup.commit_part(stage.index, stage.line.num_taken_back, stage.opened)
     of_commit = spending.scale(spending.remaining(budget, stage.opened), part * config.probe_fraction)
     free = room(setup, stage.search_before, stage.opened)

@@ -19,6 +19,8 @@ KEPT_PART = {"events": 0.25, "stages": 0.6}
 SMALL_BATCH, LARGE_BATCH, COARSE_SHARE = 16, 32, 0.12
 #: A coarse probe learns little from more steps than this.
 MOST_COARSE_STEPS = 20
+#: Nor does a finalist from more than this, however many steps a budget allows that was given as an upper bound.
+MOST_FINALIST_STEPS = 1000
 #: A step may turn out to take only this share of the time that the warm-up showed.
 ESTIMATED_PART = 2 / 3
 #: Additional finalists where the level is searched: a surrogate needs four.

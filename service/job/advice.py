@@ -42,6 +42,9 @@ HIGH_OUTER_MOMENTUM, MIN_AVERAGES = 0.9, 100
 #: Up to this share of dropped entries, nothing is saved: each kept entry takes 4 bytes and 2 more for its index.
 NOTHING_SAVED = 1 / 3
 
+#: So many steps are taken for an upper bound where a run may end early: nobody expects to need them.
+MANY_STEPS = 1_000_000
+
 #: A method that takes effect late should do so within this share of the steps, as in the 1-bit Adam paper.
 EARLY = 0.15
 
@@ -105,6 +108,7 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_autolrs(trial.budget, controller)
     if fall := _fall(trial):
         yield from _on_a_decay(controller.kind, fall, trial.replica)
+        yield from _on_an_upper_bound(trial)
     if isinstance(trial.replica.sync, EveryStepConfig):
         yield from _on_few_entries(trial.replica)
     yield from _on_late_effects(trial.replica, trial.budget.steps)
@@ -232,6 +236,17 @@ def _on_a_decay(controller: str, fall: str, replica: ReplicaConfig) -> Iterator[
         yield (
             f"`accordion` sends all at `critical` in its first {levels.interval + 1} epochs, and probes in them say "
             f"nothing of the {exchange.level_name}: give one {exchange.level_name}"
+        )
+
+
+def _on_an_upper_bound(trial: TrialSpec) -> Iterator[str]:
+    """Check a budget that the run is not meant to use up: the controller plans by all of it."""
+    steps, objective = trial.budget.steps, trial.objective
+    ends = [name for name in ("patience", "target") if getattr(objective, name) is not None]
+    if ends and steps is not None and steps >= MANY_STEPS:
+        yield (
+            f"`{trial.controller.kind}` plans by all of `budget.steps` {steps}, also if `objective.{ends[0]}` ends the "
+            "run long before: give about as many as you expect to need, and `extend` the job if they were too few"
         )
 
 

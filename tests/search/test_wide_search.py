@@ -296,6 +296,16 @@ def test_of_the_rate_alone_finalists_are_trained_where_each_has_forty_steps(simu
     assert all(high / low == pytest.approx(math.sqrt(10)) for low, high in pairwise(rates))
 
 
+@pytest.mark.parametrize(("unit", "amount", "most"), [("steps", 10**7, 1000), ("seconds", 1e5, 10.0)])
+def test_no_finalist_is_longer_than_1000_steps_however_many_the_budget_holds(unit, amount, most):
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1), step=StepCost(bytes=100, seconds=0.01))
+    controller = Controller(space, BoConfig(), 0, budget=Budget(**{unit: amount}))
+    finalists = [each for each in _search(controller, _bowl) if each.rung]
+
+    assert len(finalists) >= 3
+    assert all(getattr(each.allowance, unit) == pytest.approx(most) for each in finalists)
+
+
 @pytest.mark.parametrize("factor", [0.01, 100.0])
 def test_a_short_run_too_trains_better_than_at_a_guess_two_decades_off(simulated_run, factor):
     budget = Budget(steps=300)

@@ -47,6 +47,8 @@ def test_the_examples_need_no_advice(path: Path) -> None:
         ({"controller": {"kind": "autolrs"}, "budget": {"steps": 2000}}, "7 steps, too few to forecast a stage of 67"),
         ({"controller": {"kind": "autolrs", "first_stage": 100}, "budget": {"steps": 5000}}, "give `first_stage` 140"),
         ({"controller": {"kind": "autolrs", "first_stage": 900}, "budget": {"steps": 900}}, "give 1800 steps"),
+        ({"budget": {"steps": 10**7}, "objective": {"patience": 5}}, "`bo` plans by all of `budget.steps` 10000000"),
+        ({"budget": {"steps": 10**7}, "objective": {"target": 0.1}}, "also if `objective.target` ends the run"),
     ],
 )
 def test_what_is_unwise_is_said_once_with_a_remedy(changes: dict[str, Any], words: str) -> None:
