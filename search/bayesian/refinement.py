@@ -120,7 +120,8 @@ def _awakening(setup: SearchSetup, stage: Stage, signs: Signs, spent: Spent) -> 
         return stage.course.rise
     parts = signs.num_steps / max(PATIENCE_STEPS, AWAKENING_SHARE * _run_steps(setup, spent))
     most = math.log(min(AWAKENING_MOST, _most_awakening(setup, stage)), AWAKENING_FACTOR)
-    return _unless_negligible(stage.course.rise, AWAKENING_FACTOR ** min(parts, most))
+    asked = AWAKENING_FACTOR ** min(parts, most)
+    return _unless_negligible(stage.course.rise, max(stage.course.rise, asked))  # a grown budget asks for less
 
 
 def _most_awakening(setup: SearchSetup, stage: Stage) -> float:

@@ -194,6 +194,20 @@ def test_a_run_of_unknown_length_awakens_as_one_of_the_length_that_its_pace_fore
     assert raise_of(unknown, stage, told, signs) == raise_of(known, stage, told, signs) < 4.0
 
 
+def test_a_budget_that_grows_while_a_net_is_woken_does_not_lower_its_rate():
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
+    before, grown = (
+        SearchSetup(space=space, config=BoConfig(), budget=Budget(steps=steps), seed=0) for steps in (2000, 20_000)
+    )
+    stage = Stage(index=1, incumbent=Values(learning_rate=0.1), course=RateCourse(awakens=True))
+    told = Observation(candidate_id=None, losses=(2.3,), step_seconds=(), bytes_sent=0, spent=Spent(steps=400))
+    risen = raise_of(before, stage, told, Signs(num_steps=320, is_ignorant=True))
+    stage.course = dataclasses.replace(stage.course, rise=risen)
+    later = [raise_of(grown, stage, told, Signs(num_steps=steps, is_ignorant=True)) for steps in (320, 6400)]
+
+    assert later == [risen, pytest.approx(AWAKENING_MOST)] and 1 < risen < AWAKENING_MOST
+
+
 def test_the_longest_sleep_raises_the_rate_by_the_cap_and_no_more():
     space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
     setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(steps=100), seed=0)
