@@ -37,13 +37,14 @@ class Run:
 
     def note(self, told: Sequence[Told]) -> None:
         """Count what was searched and taken back, but for the steps that a commit began with, and note the outcomes."""
-        lengths = dict[str, int]()
+        lengths, kept = dict[str, int](), 0  # of probes by id, and of commits since the run's first step
         for what, seen in told:
             num_steps = (0 if seen.trace is None else seen.trace.num_steps) + seen.diverged
             if isinstance(what, Candidate):
                 lengths[what.id] = num_steps
                 continue
-            self.taken_back += num_steps * seen.rolled_back
+            self.taken_back += (num_steps + kept * seen.started_over) * seen.rolled_back
+            kept = 0 if seen.started_over else kept + num_steps * (not seen.rolled_back)
             if what.promoted is not None:
                 del lengths[what.promoted]
             if what.forecast is not None and (loss := end_loss(seen)) is not None:
