@@ -1,6 +1,9 @@
 """The public names of Wiretune. Each is imported at its first use, so `import wiretune` loads neither torch nor ray."""
 
+import sys
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,11 +69,28 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
+#: The packages that come with this one, all in the same folder.
+_OURS = ("api", "search", "service", "trainers")
+
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'wiretune' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(_imported(_HOMES[name]), name)
+
+
+def _imported(home: str) -> ModuleType:
+    """Import a module of ours. Raises ImportError that names the user's module where one hides a package of ours."""
+    try:
+        return import_module(home)
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        found = getattr(sys.modules.get(package), "__file__", None)
+        if package not in _OURS or found is None or Path(found).parent == Path(__file__).parents[1] / package:
+            raise
+        raise ImportError(
+            f"{found} hides Wiretune's package `{package}`: rename it, or start Python in another folder"
+        ) from error
 
 
 def __dir__() -> list[str]:

@@ -225,7 +225,8 @@ def _command(settings: Settings, linger_s: float | None) -> list[str]:
     port = settings.port
     if "port" not in settings.model_fields_set and not _is_free(settings.host, port):
         port = 0
-    command = [sys.executable, "-m", "api.cli.main", "serve", "--host", settings.host, "--port", str(port)]
+    # -P: the user's folder may have an `api.py` or a `search.py`, which would be imported in place of ours.
+    command = [sys.executable, "-P", "-m", "api.cli.main", "serve", "--host", settings.host, "--port", str(port)]
     return command if linger_s is None else [*command, "--linger", str(linger_s)]
 
 

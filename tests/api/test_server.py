@@ -48,6 +48,19 @@ def test_a_started_server_is_found_answers_and_is_stopped(settings: Settings) ->
 
 
 def test_a_server_that_cannot_start_shows_its_log(settings: Settings, store: Store) -> None:
+def test_a_server_starts_in_a_folder_with_modules_of_the_same_names(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("api", "search", "service", "trainers"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('of the user, who is here')")
+    monkeypatch.chdir(tmp_path)
+
+    started = start_server(settings.model_copy(update={"port": 0}))
+
+    assert running_server(settings) == started
+    stop_server(settings)
+
+
     with pytest.raises(LocalServerError, match=r"exit code 1(.|\n)*is in use by process"):
         start_server(settings.model_copy(update={"port": 0}))
 

@@ -56,7 +56,9 @@ def test_no_head_is_no_status_and_nothing_to_stop(tmp_path):
 
 
 @pytest.mark.ray
-def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing(monkeypatch):
+def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing(monkeypatch, tmp_path):
+    (tmp_path / "service.py").write_text("raise ImportError('of the user, who is here')")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WIRETUNE_DATA_DIR", "/the/data")  # which workers read
     monkeypatch.setenv("WIRETUNE_SECRET", "of the service")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of the service, too")

@@ -41,3 +41,19 @@ def test_importing_it_loads_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_module_that_hides_one_of_ours_is_named(tmp_path):
+    (tmp_path / "search.py").write_text("answer = 42")
+
+    done = subprocess.run([sys.executable, "-c", "import wiretune; wiretune.Budget"], cwd=tmp_path, capture_output=True)
+
+    assert f"{tmp_path / 'search.py'} hides Wiretune's package `search`: rename it" in done.stderr.decode()
+
+
+def test_a_package_that_is_not_installed_is_not_said_to_hide_one():
+    program = "import sys, wiretune; sys.modules['pydantic'] = None; wiretune.Budget"
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+
+    assert "import of pydantic halted" in done.stderr and "hides" not in done.stderr

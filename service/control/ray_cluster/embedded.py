@@ -164,7 +164,7 @@ def _spawn(launch: Launch, settings: Settings) -> int:
     to_log = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     pid = os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", _WATCHDOG, launch.model_dump_json()],
+        [sys.executable, "-P", "-m", _WATCHDOG, launch.model_dump_json()],
         inherited(settings.worker_env, storage_url=settings.resolved_storage_url),
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
