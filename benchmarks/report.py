@@ -1,13 +1,12 @@
-"""Write one report of all recorded benchmarks, with our losses in its first paragraph.
+"""Write one report of all recorded benchmarks, which begins with our losses.
 
     make bench SIZE=smoke|default|full              two minutes, half an hour, hours: what is recorded is not run again
     python benchmarks/report.py run SIZE            the same
     python benchmarks/report.py write               report.md, report.html, the figures of README and docs
 
 Races keep their rows in files of their own (`RECORDS`). The output of any other program is a row of `programs.jsonl`,
-with the machine, its load and the date. A program that a size has run within `FRESH_DAYS` is not run again. Output
-about rows is marked if a row is newer. Figures in README and docs stand between two comments, where only this program
-writes; a test compares them.
+with the machine, its load and the date. A program that a size has run within `FRESH_DAYS` is not run again. Figures in
+README and docs stand between two comments, where only this program writes; a test compares them.
 """
 
 import argparse
@@ -15,10 +14,11 @@ import math
 import os
 import platform
 import re
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -80,7 +80,7 @@ RECORDS = {
     "soak.jsonl": "soak.py",
 }
 #: Pages with figures of this report.
-PAGES = ("README.md", "docs/auto.md")
+PAGES = ("README.md", "docs/alternatives.md", "docs/auto.md")
 
 
 # -- running -----------------------------------------------------------------------------------------------
@@ -143,8 +143,7 @@ def report() -> Iterator[str]:
     """Yield the lines of report.md."""
     known = equal_cost.rows()
     yield "# Benchmark report"
-    yield from ("", f"**What we lose.** {' '.join(losses(known))}")
-    yield ""
+    yield from ("", "**What we lose:**", "", *(f"- {each}" for each in losses(known)), "")
     yield f"Written on {datetime.now(UTC).date()} by `make bench`, from recorded rows alone. Written on: {machine()}."
     yield from ("", "## Equal cost", "", *figures("equal-cost"))
     yield from (
@@ -160,14 +159,16 @@ def report() -> Iterator[str]:
     yield from ("", "## What is recorded", "", *records())
     yield from ("", "## What is missing", "", *(f"- {each}" for each in missing(known) or ["nothing"]))
     yield from ("", "## What other programs printed")
-    for row in {row["words"]: row for row in read(PROGRAMS) if row["status"] == 0}.values():
-        yield from (
-            "",
-            f"### {row['question']}?",
-            "",
-            f"`python benchmarks/{row['words']}`, printed on {row['date']}{_outdated(row)}, load {row['load']}",
-        )
+    for row in printed():
+        yield from ("", f"### {row['question']}?", "")
+        yield f"`python benchmarks/{row['words']}`, printed on {row['date']}, load {row['load']}"
         yield from (f"before it, {row['seconds']:.0f} s; {row['machine']}.", "", "```", row["output"].rstrip(), "```")
+
+
+def printed() -> list[Row]:
+    """Return what each program printed last, but those that keep rows: their tables are made of all rows."""
+    found = {row["words"]: row for row in read(PROGRAMS) if row["status"] == 0}
+    return [row for words, row in found.items() if not words.startswith(tuple(RECORDS.values()))]
 
 
 def losses(known: Sequence[Row]) -> Iterator[str]:
@@ -186,20 +187,83 @@ def losses(known: Sequence[Row]) -> Iterator[str]:
 
 
 def figures(name: str) -> list[str]:
-    """Return the lines of a block of figures: its table, and the command that writes it."""
-    if name == "equal-cost-in-short":
-        command, lines = "equal_cost.py table", [*equal_cost.in_short(equal_cost.rows(), STEPS)]
-    elif name == "equal-cost":
-        command, known = "equal_cost.py table", equal_cost.rows()
-        lines = [f"All tasks; {equal_cost.rests_on(known, STEPS)}:", "", *equal_cost.summary(known, STEPS)]
-        lines += ["", *equal_cost.held_out(known, STEPS)]
-    else:
-        command = "auto.py table"
-        lines = ["| link | raced alone | the best of them | `auto` used mostly | `auto` / best: at most 1.05? |"]
-        lines += ["| --- | --- | --- | --- | --- |"]
-        lines += [f"| {' | '.join(auto_table.verdict(race)[:5])} |" for race in _auto_races()]
-        lines += ["", *auto_table.notes(_auto_rows())]
-    return [*lines, "", f"(`python benchmarks/{command}`)"]
+    """Return the lines of a block of figures: what it says, and the command that writes it."""
+    command, lines = BLOCKS[name]
+    return [*lines(), "", f"(`python benchmarks/{command}`)"]
+
+
+def _equal_cost() -> Iterator[str]:
+    known = equal_cost.rows()
+    yield from (f"All tasks; {equal_cost.rests_on(known, STEPS)}:", "", *equal_cost.summary(known, STEPS))
+    yield from ("", *equal_cost.held_out(known, STEPS))
+
+
+def _beside_the_right_guess() -> Iterator[str]:
+    """Yield in a sentence how often one job ends lower than the right guess."""
+    known, told = equal_cost.rows(), []
+    for steps in STEPS:
+        of_arm = {each.arm: each for each in equal_cost.standings(equal_cost.losses(known, steps))}
+        guess = of_arm[f"{equal_cost.GUESS}, right"]
+        told.append(f"{100 * guess.beaten:.0f} % of {guess.runs} runs of {steps:,} steps")
+    yield f"One Wiretune job ended lower than that guess with a decay in {', and in '.join(told)}."
+
+
+def _auto() -> Iterator[str]:
+    yield "| link | raced alone | the best of them | `auto` used mostly | `auto` / best: at most 1.05? |"
+    yield "| --- | --- | --- | --- | --- |"
+    yield from (f"| {' | '.join(auto_table.verdict(race)[:5])} |" for race in _auto_races())
+    yield from ("", *auto_table.notes(_auto_rows()))
+
+
+def _times() -> Iterator[str]:
+    """Yield a table of one job with `auto` beside baselines: the seconds, and which baselines are sooner."""
+    yield "| task, hosts, link | one job with `auto` | sooner: part of its time | a tie | later |"
+    yield "| --- | --- | --- | --- | --- |"
+    for own in _times_to_a_loss():
+        took = time_table.seconds_told([auto_table.elapsed(row) for row in own if row["arm"] == time_table.AUTO])
+        ratios = sorted(_ratios(own).items(), key=lambda each: statistics.median(each[1]))
+        cells = (
+            ", ".join(f"{arm} {_median(each)}" for arm, each in ratios if time_table.verdict(each) == auto_is) or "-"
+            for auto_is in ("later", "a tie", "sooner")
+        )
+        place = f"`{own[0]['task']}`, {own[0]['hosts']}, {own[0]['mbps']:g} Mbit/s"
+        yield f"| {place} | {took} s | {' | '.join(cells)} |"
+
+
+def _times_in_short() -> Iterator[str]:
+    """Yield in how many settings a baseline is sooner than one job with `auto`, and by how much."""
+    found = [_ratios(own).values() for own in _times_to_a_loss()]
+    sooner = [[statistics.median(each) for each in of_one if time_table.verdict(each) == "later"] for of_one in found]
+    best = [min(medians) for medians in sooner if medians]
+    yield f"In {len(best)} of {len(found)} settings at least one baseline is there before the job, with every seed."
+    if best:
+        yield f"The soonest of them takes {min(best):.2f} to {max(best):.2f} of the job's time."
+
+
+def _times_to_a_loss() -> list[list[Row]]:
+    return list(time_table.races(read(HERE / "time_to_loss.jsonl")))
+
+
+def _ratios(own: Sequence[Row]) -> dict[str, list[float]]:
+    """Return the seconds of each baseline in those of `auto`, seed by seed."""
+    arms = dict.fromkeys(row["arm"] for row in own if row["arm"] != time_table.AUTO)
+    return {arm: found for arm in arms if (found := time_table.paired(own, arm))}
+
+
+def _median(ratios: Sequence[float]) -> str:
+    found = statistics.median(ratios)
+    return "(not reached)" if math.isinf(found) else f"({found:.2f})"
+
+
+#: The command and the lines of each block of figures, by its name.
+BLOCKS: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
+    "equal-cost": ("equal_cost.py table", _equal_cost),
+    "equal-cost-in-short": ("equal_cost.py table", lambda: equal_cost.in_short(equal_cost.rows(), STEPS)),
+    "the-right-guess": ("equal_cost.py table", _beside_the_right_guess),
+    "auto": ("auto.py table", _auto),
+    "time-to-a-loss": ("time_to_loss.py table", _times),
+    "time-to-a-loss-in-short": ("time_to_loss.py table", _times_in_short),
+}
 
 
 def _auto_rows() -> list[Row]:
@@ -227,7 +291,12 @@ def records() -> Iterator[str]:
             ", ".join(map(str, seeds)) or "-",
             f"{min(loads):.1f} to {max(loads):.1f}" if loads else "counts steps",
         )
-        yield f"| `{name}` | {' | '.join(cells)} | `python benchmarks/{command}` |"
+        yield f"| `{name}` | {' | '.join(cells)} | `{_shell(command)}` |"
+
+
+def _shell(command: str) -> str:
+    """Return a command of the checkout; the programs of the suite import from the folder above theirs."""
+    return f"{'PYTHONPATH=benchmarks ' if command.startswith('suite/') else ''}python benchmarks/{command}"
 
 
 def _day(row: Row) -> str:
@@ -237,21 +306,10 @@ def _day(row: Row) -> str:
     return "" if ended is None else str(datetime.fromtimestamp(ended, UTC).date())
 
 
-def _outdated(output: Row) -> str:
-    """Return a mark for what a program printed of rows of which one is newer by a day or more."""
-    files = [name for name, command in RECORDS.items() if output["words"].startswith(command)]
-    newest = max((_day(row) for name in files for row in read(HERE / name)), default="")
-    return f", older than its rows ({newest})" if newest > output["date"] else ""
-
-
 def missing(known: Sequence[Row]) -> list[str]:
     """Return what the report would need for a full size and has no row for."""
     run_before = {row["words"] for row in read(PROGRAMS) if row["status"] == 0}
-    found = [
-        f"no rows in `{name}`: `python benchmarks/{command}`"
-        for name, command in RECORDS.items()
-        if not read(HERE / name)
-    ]
+    found = [f"no rows in `{name}`: `{_shell(command)}`" for name, command in RECORDS.items() if not read(HERE / name)]
     found += [f"`python benchmarks/{each.words}` has not run" for each in DEFAULT if each.words not in run_before]
     return [*equal_cost.missing(known, STEPS), *time_table.missing(read(HERE / "time_to_loss.jsonl")), *found]
 
