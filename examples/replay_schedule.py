@@ -17,23 +17,49 @@ from torch import Tensor, nn
 from wiretune import Schedule, build_optimizer
 
 BATCH_SIZE = 64  # of a step: 2 workers x 32
-#: A job's schedule has no options of its optimizer: they are those of the job, here of digits.yaml.
-KNOBS: dict[str, dict[str, Any]] = {"schedulefree_sgd": {"weight_decay": 0.001}}
+WORKLOAD = "digits-mlp"  # which this script trains
 #: Their rates are those of a workload's own optimizer, or of the direction that an exchange makes.
 NOT_ALONE = ("own", "from_exchange")
 
 
 def main(path: Path) -> None:
     schedule = Schedule.from_json(path.read_text())
-    if schedule.optimizer in NOT_ALONE:
-        sys.exit(f"the rates are those of the optimizer `{schedule.optimizer}`, which this script does not have")
+    if reason := conflict(schedule):
+        sys.exit(reason)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-    optimizer = build_optimizer(model, KNOBS.get(schedule.optimizer, {}) | schedule.optimizer_fields)
+    optimizer = build_optimizer(model, optimizer_fields(schedule))
     inputs, held_out_inputs, targets, held_out_targets = digits()
     train(model, optimizer=optimizer, schedule=schedule, inputs=inputs, targets=targets)
     accuracy = evaluate(model, optimizer=optimizer, inputs=held_out_inputs, targets=held_out_targets)
     print(f"{schedule.num_steps} steps of {schedule.optimizer}: held-out accuracy {accuracy:.4f}")
+
+
+def conflict(schedule: Schedule) -> str | None:
+    """Return why this script cannot follow the schedule; None: it can. That of a loop does not say what it trained."""
+    if schedule.optimizer in NOT_ALONE:
+        return f"the rates are those of the optimizer `{schedule.optimizer}`, which this script does not have"
+    if schedule.provenance is None:
+        return None
+    kind = schedule.provenance.job["workload"].get("kind", "own")
+    if kind != WORKLOAD:
+        return (
+            f"the rates are those of the workload `{kind}`, and this script trains `{WORKLOAD}`: use `wiretune replay`"
+        )
+    if schedule.provenance.sample is not None:
+        return "the rates are those of a sample, which differs from its job: use `wiretune replay`"
+    return None
+
+
+def optimizer_fields(schedule: Schedule) -> dict[str, Any]:
+    """Return the kind and options of the optimizer. Those of a loop are in the schedule, those of a job in the job."""
+    if schedule.provenance is None:
+        return schedule.optimizer_fields
+    job = schedule.provenance.job
+    arm = next((each for each in job.get("arms", ()) if each["name"] == schedule.provenance.arm), {})
+    given = arm.get("optimizer") or job.get("optimizer", {})
+    competing = given.get("options", [given])  # of `auto`, several
+    return next((each for each in competing if each.get("kind") == schedule.optimizer), schedule.optimizer_fields)
 
 
 def digits() -> list[Tensor]:

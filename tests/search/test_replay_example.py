@@ -10,7 +10,7 @@ import pytest
 import wiretune
 from search.optimizer_traits import OPTIMIZER_TRAITS
 from search.schedule import Schedule
-from search.schedule_file import Entry
+from search.schedule_file import Entry, Provenance
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "replay_schedule.py"
 RATES = {
@@ -41,19 +41,53 @@ def test_the_example_trains_to_a_good_held_out_accuracy(tmp_path, capsys, optimi
     assert accuracy is not None and float(accuracy[1]) > 0.9
 
 
-def test_the_example_builds_the_optimizer_with_the_options_of_its_schedule(tmp_path, monkeypatch):
+LIGHT, HEAVY = {"kind": "sgd", "momentum": 0.5}, {"kind": "sgd", "momentum": 0.95}
+ENTRY = Entry(step=0, num_steps=2, learning_rate=0.1)
+
+
+def learned(**of_job):
+    """Return what a schedule says of the arm `tuned` of a job with these parts."""
+    return Provenance(job_id="job", job={"workload": {"kind": "digits-mlp"}, **of_job}, arm="tuned", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("of_run", "expected"),
+    [
+        ({"optimizer_options": {"momentum": 0.5}}, LIGHT),
+        ({"provenance": learned(optimizer=LIGHT)}, LIGHT),
+        ({"provenance": learned(optimizer=HEAVY, arms=[{"name": "tuned", "optimizer": LIGHT}])}, LIGHT),
+        ({"provenance": learned(optimizer={"kind": "auto", "options": [{"kind": "adamw"}, LIGHT]})}, LIGHT),
+        ({"provenance": learned(optimizer={"kind": "auto"})}, {"kind": "sgd"}),
+    ],
+    ids=["a loop", "a job", "an arm", "of several", "by default"],
+)
+def test_the_example_builds_the_optimizer_with_the_options_of_the_run(tmp_path, monkeypatch, of_run, expected):
     options, build = [], wiretune.build_optimizer
     monkeypatch.setattr(
         wiretune, "build_optimizer", lambda model, fields: options.append(fields) or build(model, fields)
     )
-    entry = Entry(step=0, num_steps=2, learning_rate=0.1)
-    schedule = Schedule(optimizer="sgd", num_steps=2, entries=(entry,), optimizer_options={"momentum": 0.5})
     path = tmp_path / "schedule.json"
-    path.write_text(schedule.to_json())
+    path.write_text(Schedule(optimizer="sgd", num_steps=2, entries=(ENTRY,), **of_run).to_json())
 
     runpy.run_path(str(EXAMPLE))["main"](path)
 
-    assert options == [{"kind": "sgd", "momentum": 0.5}]
+    assert options == [expected]
+
+
+@pytest.mark.parametrize(
+    ("of_run", "reason"),
+    [
+        (learned(workload={"kind": "own", "factory": "tumours:Tumours"}), "the workload `own`, .* trains `digits-mlp`"),
+        (learned().model_copy(update={"arm": "sample-0", "sample": {"optimizer.momentum": 0.5}}), "a sample"),
+    ],
+    ids=["another workload", "a sample"],
+)
+def test_the_example_refuses_a_schedule_of_what_it_does_not_train(tmp_path, of_run, reason):
+    path = tmp_path / "schedule.json"
+    path.write_text(Schedule(optimizer="sgd", num_steps=2, entries=(ENTRY,), provenance=of_run).to_json())
+
+    with pytest.raises(SystemExit, match=f"the rates are those of {reason}"):
+        runpy.run_path(str(EXAMPLE))["main"](path)
 
 
 def test_the_example_names_what_it_does_not_follow_and_nothing_else(tmp_path, capsys):
