@@ -2,6 +2,9 @@
 
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -197,3 +200,19 @@ def test_the_compressor_of_the_page_is_that_of_the_tests() -> None:
     assert {path for path, _ in found} == {"every_kth/spec.py", "every_kth/exchange.py"}
     for path, code in found:
         assert code.strip() in (ROOT / "tests/distributed/every_kth" / path).read_text()
+
+
+def test_the_package_of_the_page_has_the_entry_point_of_the_tests(tmp_path: Path) -> None:
+    """Its build says what an installation would have."""
+    found = re.search(r"```toml\n# pyproject.toml\n(.*?)```", (ROOT / "docs/own_method.md").read_text(), re.S)
+    package = ROOT / "tests/distributed/every_kth"
+    assert found
+    (tmp_path / "pyproject.toml").write_text(found[1])
+    shutil.copytree(package / "every_kth", tmp_path / "every_kth")
+
+    program = "from setuptools import build_meta; print(build_meta.prepare_metadata_for_build_wheel('.'))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    made = tmp_path / done.stdout.splitlines()[-1]
+    assert (made / "entry_points.txt").read_text() == (package / f"{made.name}/entry_points.txt").read_text()
+    assert (made / "top_level.txt").read_text() == "every_kth\n"
