@@ -575,6 +575,27 @@ def test_a_quota_is_kept_for_a_large_job_of_its_owner():
     assert (started(decided), decided.places[1].behind.job_id) == ([], "a")
 
 
+def test_a_job_that_waits_for_room_keeps_its_quota_as_well():
+    quotas = {(QuotaKind.OWNER, "anna"): QuotaLimits(workers=6)}
+    running = [runs("r", workers=4, ends_by=NOW + 1000.0)]
+
+    decided = decide([job("a", workers=6), job("b"), job("c", owner="carl")], running, quotas=quotas)
+
+    assert started(decided) == ["c"]
+    assert kinds(decided) == {"a": WaitKind.ROOM, "b": WaitKind.QUOTA, "c": WaitKind.STARTS}
+    assert decided.places[1].behind.job_id == "a"
+
+
+def test_no_more_jobs_are_paused_than_the_quota_lets_others_run_in_their_place():
+    quotas = {(QuotaKind.OWNER, "anna"): QuotaLimits(running=1)}
+    running = [runs(name, workers=4, priority=Priority.LOW) for name in "rs"]
+
+    decided = decide([job(name, workers=4, priority=Priority.URGENT) for name in "ab"], running, quotas=quotas)
+
+    assert [by.job_id for _, by in decided.pause] == ["a"]
+    assert kinds(decided) == {"a": WaitKind.PREEMPTS, "b": WaitKind.QUOTA}
+
+
 def test_everyones_quota_is_that_of_whoever_has_none():
     quotas = {(QuotaKind.OWNER, "*"): QuotaLimits(running=1), (QuotaKind.OWNER, "anna"): QuotaLimits()}
     waiting = [job(f"{owner}{n}", owner=owner) for owner in ("anna", "bert") for n in range(3)]

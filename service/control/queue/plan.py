@@ -12,7 +12,7 @@ Otherwise the project that submits most would soon have the oldest jobs, and get
 does not fit (EASY backfilling: Lifka, JSSPP 1995). A later job starts only if it ends by the latest start of that
 first job, or leaves it its room. The latest start follows from the running jobs' budgets in seconds. If they do not
 tell, a later job must end before the first has waited for `backfill_s`. A full quota is reserved for the first job
-that needs it: later jobs of that owner or project wait behind it.
+that needs it: later jobs of that owner or project wait behind it. A job that waits for room counts in its own quotas.
 
 **Nodes.** Ray places workers, so room is counted over the whole cluster. But a job does not start or grow if some of
 its workers would find no node even with all running workers packed tightly: they would wait in Ray until the job
@@ -131,6 +131,7 @@ class _Turn:
         self._promised: list[tuple[Shape, int]] = []  # the workers that have got room, now or when it comes
         self._kept: _Reservation | None = None
         self._kept_quotas: dict[QuotaKey, tuple[Waiting, str]] = {}
+        self._ahead: dict[QuotaKey, Waiting] = {}  # the first job of each quota that counts although it waits for room
         self._placing: dict[object, tuple[Size, int, str]] = {}
 
     def take(self, job: Waiting) -> Place:
@@ -196,7 +197,7 @@ class _Turn:
                 ahead, limit = self._kept_quotas[key]
                 return key, limit, ahead
         found = self._used.full(job.owner, job.project, size)
-        return None if found is None else (*found, None)
+        return None if found is None else (*found, self._ahead.get(found[0]))
 
     def _may_start(self, job: Waiting, size: Size, trials: int) -> bool:
         if not (size.fits(self._free) and size.fits(self._unclaimed)) or self._is_split(job, size):
@@ -287,13 +288,21 @@ class _Turn:
         missing = self._missing(job.shape, size)
         if self._kept is None and self._preempt(job, size):
             self._promise(job, size)
+            self._count(job, size)
             return Place(number, job, WaitKind.PREEMPTS, size, trials, missing=missing)
         if (fewer := self._in_rounds(job, trials)) is not None:
             return self._begin(number, job, job.shape.one * fewer, fewer)
         if self._kept is not None:
             return Place(number, job, WaitKind.BEHIND, size, trials, missing=missing, behind=self._kept.job)
         self._kept = self._reserve(job, size)
+        self._count(job, size)
         return Place(number, job, WaitKind.ROOM, size, trials, missing=missing)
+
+    def _count(self, job: Waiting, size: Size) -> None:
+        """Count a job that gets room later in its quotas, which a later job would fill otherwise."""
+        self._used.add(job.owner, job.project, size)
+        for key in keys_of(job.owner, job.project):
+            self._ahead.setdefault(key, job)
 
     def _missing(self, shape: Shape, size: Size) -> int:
         """Return for how many of the job's workers there is no room; at least 1, since it does not start."""
