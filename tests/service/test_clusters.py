@@ -8,6 +8,7 @@ from service.control.database.locks import lock
 from service.control.queue.capacity import Node
 from service.control.ray_cluster import clusters, embedded
 from service.control.ray_cluster.clusters import EmbeddedCluster, RemoteCluster, cluster_of, found_gpus
+from service.control.ray_cluster.ray_jobs import RayJobs, log_name
 from service.errors import Unavailable
 from service.settings import Settings
 from tests.support.patience import PATIENCE_S
@@ -28,7 +29,9 @@ class Heads:
         token_path = self.folder / "token"
         token_path.write_text("secret")
         owner = lock(self.folder / "owner.lock", purpose="the test")
-        return embedded.Head(address="http://127.0.0.1:1", token_path=token_path, pid=1, owner=owner)
+        return embedded.Head(
+            address="http://127.0.0.1:1", token_path=token_path, log_dir=self.folder, pid=1, owner=owner
+        )
 
     def stop_head(self, settings):
         self.num_stopped += 1
@@ -106,6 +109,22 @@ def test_a_start_that_failed_says_why_and_is_not_repeated_at_once(cluster, heads
         cluster.connect()
 
     assert heads.num_started == 1
+
+
+def test_the_output_of_a_driver_goes_with_it_and_not_before_ray_has_forgotten_it(cluster, tmp_path, monkeypatch):
+    outputs = [tmp_path / log_name(name) for name in ("one", "two")]
+    for each in outputs:
+        each.touch()
+    start(cluster)
+    ray = cluster.connect()
+
+    with pytest.raises(Unavailable):
+        ray.delete("one")  # nobody answers there
+    assert all(each.exists() for each in outputs)
+    monkeypatch.setattr(RayJobs, "delete", lambda *_: None)
+    ray.delete("one")
+
+    assert [each.exists() for each in outputs] == [False, True]
 
 
 @pytest.mark.parametrize(("idle_s", "is_spent"), [(119, False), (120, True)])

@@ -1,19 +1,23 @@
 """The embedded Ray starts, is adopted, and leaves nothing behind."""
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from service.control import processes
 from service.control.database.locks import lock
 from service.control.ray_cluster import embedded
-from service.control.ray_cluster.ray_jobs import RayJobs, RayStatus
-from service.control.ray_cluster.watchdog import free_ports, is_owned
+from service.control.ray_cluster.ray_jobs import RayJobs, RayStatus, log_name
+from service.control.ray_cluster.watchdog import _start_ray, free_ports, is_owned
 from service.errors import Unavailable
 from service.settings import Settings
 from tests.support.patience import PATIENCE_S
@@ -27,6 +31,29 @@ def test_a_lock_is_seen_while_its_holder_has_it(tmp_path):
             lock(path, purpose="the test")
 
     assert not is_owned(path)
+
+
+def test_a_lock_is_seen_on_nfs_which_shares_none_on_a_file_that_is_not_open_for_reading(tmp_path, monkeypatch):
+    def flock_of_nfs(file, kind):
+        if not (file.readable() if kind & fcntl.LOCK_SH else file.writable()):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(file, kind)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", flock_of_nfs)
+
+    test_a_lock_is_seen_while_its_holder_has_it(tmp_path)
+
+
+def test_the_logs_of_a_head_are_bounded_as_in_the_containers(tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, env, **__: begun.append(env) or SimpleNamespace(pid=1))
+
+    _start_ray(embedded._launch(Settings(state_dir=tmp_path)), {})
+
+    compose = yaml.safe_load(Path(__file__).parents[2].joinpath("docker-compose.yml").read_text())
+    bounds = {name: text for name, text in compose["x-ray-environment"].items() if "ROTATION" in name}
+    assert len(bounds) == 2 and begun[0] | bounds == begun[0]
 
 
 def test_ports_are_distinct():
@@ -71,6 +98,7 @@ def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing(monkeypatch, tmp
             processes.wait_until(lambda: _submits(ray), timeout_s=PATIENCE_S)
             processes.wait_until(lambda: ray.status("one") is RayStatus.SUCCEEDED, timeout_s=PATIENCE_S)
             assert "7 /the/data None None north" in b"".join(ray.log("one")).decode()
+            assert (head.log_dir / log_name("one")).exists()
             (node,) = ray.nodes()
             assert (node.cpus, node.gpus, node.accelerator) == (2, 0, "") and 0.1 < node.memory_gb < 1e5
 

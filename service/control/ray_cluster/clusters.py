@@ -11,7 +11,7 @@ from typing import Protocol
 
 from service.control.queue.capacity import Node
 from service.control.ray_cluster import embedded
-from service.control.ray_cluster.ray_jobs import Machine, RayJobs, RayStatus, Workers
+from service.control.ray_cluster.ray_jobs import Machine, RayJobs, RayStatus, Workers, log_name
 from service.errors import Unavailable
 from service.settings import Settings
 
@@ -130,6 +130,19 @@ class RemoteCluster:
         self._ray.close()
 
 
+class _EmbeddedJobs(RayJobs):
+    """The Jobs server of a head on this machine."""
+
+    def __init__(self, head: embedded.Head) -> None:
+        super().__init__(head.address, head.token_path.read_text().strip())
+        self._log_dir = head.log_dir
+
+    def delete(self, submission_id: str) -> None:
+        """Delete an ended driver from Ray's list, and its output, which Ray itself would leave on the disk."""
+        super().delete(submission_id)
+        (self._log_dir / log_name(submission_id)).unlink(missing_ok=True)
+
+
 class EmbeddedCluster:
     """An embedded head on this machine. The first job starts it, in a thread; it stops when idle or closed."""
 
@@ -183,7 +196,7 @@ class EmbeddedCluster:
             return
         with self._lock:
             self._failure = ""
-            self._head, self._ray = head, RayJobs(head.address, head.token_path.read_text().strip())
+            self._head, self._ray = head, _EmbeddedJobs(head)
 
     def declared(self) -> tuple[Node, ...] | None:
         """Return this machine as in the settings, with the GPUs that it seems to have until Ray counts them."""

@@ -35,6 +35,7 @@ class Status:
 
     address: str  # of the Jobs server
     token_path: Path
+    log_dir: Path  # of Ray's processes and drivers
     pid: int  # of its watchdog
 
 
@@ -75,7 +76,7 @@ def ensure_head(settings: Settings) -> Head:
     except BaseException:
         owner.close()
         raise
-    return Head(address=status.address, token_path=status.token_path, pid=status.pid, owner=owner)
+    return Head(**vars(status), owner=owner)
 
 
 def _await_answer(settings: Settings, pid: int) -> Status:
@@ -96,7 +97,8 @@ def head_status(settings: Settings) -> Status | None:
     pid = _watchdog_pid(launch)
     if pid is None:
         return None
-    status = Status(address=_read(launch)["address"], token_path=launch.token_path, pid=pid)
+    log_dir = launch.temp_dir / "session_latest" / "logs"
+    status = Status(address=_read(launch)["address"], token_path=launch.token_path, log_dir=log_dir, pid=pid)
     ray = RayJobs(status.address, launch.token_path.read_text().strip())
     try:
         ray.nodes()

@@ -160,7 +160,7 @@ class RayJobs:
             return
         query: dict[str, str | int] = {
             "node_id": node,
-            "filename": f"job-driver-{submission_id}.log",
+            "filename": log_name(submission_id),
             "lines": lines or -1,
             "timeout": math.ceil(_LOG_S),
         }
@@ -242,6 +242,11 @@ class RayJobs:
     def _refusal(self, answer: httpx2.Response) -> Unavailable:
         last = answer.text.strip().splitlines()[-1:] or [""]
         return Unavailable(f"Ray at {self.address} answered {answer.status_code}: {last[0][:300]}")
+
+
+def log_name(submission_id: str) -> str:
+    """Return the name of the file with a driver's output, among the logs of its node's Ray."""
+    return f"job-driver-{submission_id}.log"
 
 
 def _machine(row: Mapping[str, Any]) -> Machine:

@@ -27,6 +27,7 @@ from service.control.access.keys import write_private
 _log = logging.getLogger("wiretune.watchdog")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _OBJECT_STORE_BYTES = 500_000_000  # snapshots and messages; a small machine's /dev/shm must hold it
+_LOG_BYTES = 64 << 20  # as in `docker-compose.yml`
 _DRIVER = "service.cluster.entrypoint"  # on the command line of every driver
 _LOOK_S = 5.0  # between two looks for strays
 _STRAY_S = 10.0  # that a process may take to notice that its parent is gone
@@ -151,7 +152,7 @@ def _is_forsaken(launch: Launch, unowned_s: float) -> bool:
 
 def is_owned(path: Path) -> bool:
     """Return whether a process holds the lock on `path`."""
-    with open(path, "a") as file:
+    with open(path, "a+") as file:  # readable: NFSv4 refuses a shared lock otherwise
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -183,6 +184,8 @@ def _start_ray(launch: Launch, ports: dict[str, int]) -> int:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(launch.token_path),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ROTATION_MAX_BYTES": str(_LOG_BYTES),  # of each log of a process of Ray's; by default 512 MB, six times
+        "RAY_ROTATION_BACKUP_COUNT": "2",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else 30 s, for the good of Ray Serve
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a worker without GPUs cannot see a shared one
         "OMP_NUM_THREADS": "1",
