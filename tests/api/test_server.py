@@ -47,7 +47,6 @@ def test_a_started_server_is_found_answers_and_is_stopped(settings: Settings) ->
     assert (settings.state_dir / "server.out").read_text() == ""
 
 
-def test_a_server_that_cannot_start_shows_its_log(settings: Settings, store: Store) -> None:
 def test_a_server_starts_in_a_folder_with_modules_of_the_same_names(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +60,7 @@ def test_a_server_starts_in_a_folder_with_modules_of_the_same_names(
     stop_server(settings)
 
 
+def test_a_server_that_cannot_start_shows_its_log(settings: Settings, store: Store) -> None:
     with pytest.raises(LocalServerError, match=r"exit code 1(.|\n)*is in use by process"):
         start_server(settings.model_copy(update={"port": 0}))
 
