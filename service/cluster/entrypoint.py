@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError
 
 from service import tracing
 from service.cluster.attempt import Hopeless, configure_process, is_wanted, last_line
-from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped
+from service.cluster.reporter import BRIEF_S, Door, LeaseKeeper, Reporter, Stopped
 from service.job.spec import JobSpec
 from service.wire.records import DRIVER_STREAM, AttemptBrief, AttemptFinished, Control
 
@@ -24,7 +24,7 @@ def main() -> int:
     """Run the attempt that the environment names; the exit status says how it ended."""
     configure_process("wiretune-driver")
     door = Door.from_environment()
-    brief = door.brief()
+    brief = door.brief(max_silence_s=float(os.environ.get("WIRETUNE_MAX_SILENCE_S", BRIEF_S)))
     log.info("attempt %d of %s: the driver is up", brief.number, brief.job_id)
     lease = LeaseKeeper(door, renew_s=brief.renew_s, max_silence_s=brief.max_silence_s, on_loss=_die)
     reporter = Reporter(door, DRIVER_STREAM, max_silence_s=brief.max_silence_s)

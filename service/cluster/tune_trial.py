@@ -77,7 +77,10 @@ def _outcome(door: Door, brief: AttemptBrief, point: ResumePoint, spec: TrialSpe
     except Unfit as unfit:
         log.error("%s", unfit)
         raise NoPlace(last_line(unfit)) from unfit
-    except (UnlikeMachine, NoData, NoRoom) as refused:  # not caused by a sample's values
+    except UnlikeMachine as unlike:  # the next attempt may get other machines, or this one is mended by then
+        log.error("%s", unlike)
+        raise NoPlace(str(unlike)) from unlike
+    except (NoData, NoRoom) as refused:  # not caused by a sample's values
         raise Hopeless(str(refused)) from refused
     except (WorkloadError, WorkerFailed) as failed:
         log.error("%s", failed)

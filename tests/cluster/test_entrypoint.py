@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
-from service.cluster import reporter, tune_trial
+from service.cluster import entrypoint, reporter, tune_trial
 from service.cluster.attempt import Hopeless, LostTouch, NoPlace, is_wanted
 from service.cluster.checkpoints import NoRoom
 from service.cluster.entrypoint import bundles_of, failure_of, outcome_of, run
@@ -19,7 +19,7 @@ from service.cluster.group import death_of
 from service.cluster.reporter import BRIEF_S, Door
 from service.cluster.shared_folder import UnlikeMachine
 from service.job.spec import JobSpec
-from service.wire.records import AttemptBrief, Control, ResumePoint, Sample, SampleDrawn, TrialFailed
+from service.wire.records import AttemptBrief, AttemptFinished, Control, ResumePoint, Sample, SampleDrawn, TrialFailed
 from trainers.training.call_results import WorkerFailed, WorkerLost
 from trainers.workload import NoData, WorkloadError
 
@@ -229,6 +229,20 @@ def test_a_trial_that_begins_while_the_api_is_away_waits_for_it_as_long_as_those
     assert tune_trial._run("job.tuned.0", max_silence_s=SILENCE_S) == "completed"
 
 
+def test_a_driver_that_begins_while_the_api_is_away_waits_for_it_as_long_as_those_that_train(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _beginning(monkeypatch, _brief_after(SILENCE_S - 1))
+    closed = SimpleNamespace(close=lambda: None, flush=lambda _: None)
+    for part in ("LeaseKeeper", "Reporter"):
+        monkeypatch.setattr(entrypoint, part, lambda *_, **__: closed)
+    monkeypatch.setattr(entrypoint, "configure_process", lambda _: None)
+    monkeypatch.setattr(entrypoint, "run", lambda _: AttemptFinished(outcome="succeeded"))
+    monkeypatch.setenv("WIRETUNE_MAX_SILENCE_S", str(SILENCE_S))
+
+    assert entrypoint.main() == 0
+
+
 def test_a_trial_that_cannot_hear_the_api_ends_its_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     _beginning(monkeypatch, _brief_after(SILENCE_S + 10))
 
@@ -319,7 +333,7 @@ def test_an_error_that_it_would_meet_again_ends_a_sample_alone_and_the_job_of_an
         (WorkerLost([0], "it died"), WorkerLost),
         (NoPlace("no room for worker 1"), NoPlace),
         (NoRoom("the disk is full"), Hopeless),
-        (UnlikeMachine("machine b has torch 2.9"), Hopeless),
+        (UnlikeMachine("machine b has torch 2.9"), NoPlace),
         (NoData("machine b lacks the data `x`"), Hopeless),
     ],
 )
@@ -358,11 +372,9 @@ def test_a_sample_whose_values_no_trial_can_have_fails_by_name_and_the_next_is_f
     assert tune_trial._find(brief, "sample-1")[1].replica.accumulate == 4
 
 
-@pytest.mark.parametrize(
-    ("resume", "error"), [(None, Hopeless), ({"checkpoint": "file:///somewhere"}, NoPlace)], ids=["first", "later"]
-)
-def test_a_machine_that_is_not_fit_ends_a_job_that_begins_and_only_the_attempt_of_one_that_has_trained(
-    resume: dict[str, Any] | None, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("resume", [None, {"checkpoint": "file:///somewhere"}], ids=["first", "later"])
+def test_a_machine_without_the_storage_ends_an_attempt_and_no_job(
+    resume: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brief = _brief(finished=False).model_copy(update={"storage_mark": "file:///nowhere/.storage-1"})
     point = brief.trials[0].model_copy(update={"resume": resume})
@@ -372,7 +384,7 @@ def test_a_machine_that_is_not_fit_ends_a_job_that_begins_and_only_the_attempt_o
     monkeypatch.setattr(tune_trial.shared_folder, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(tune_trial, "RayGroup", lambda *_, **__: pytest.fail("a worker was started"))
 
-    with pytest.raises(error, match="does not see the same file:///nowhere as the service"):
+    with pytest.raises(NoPlace, match="does not see the same file:///nowhere as the service"):
         tune_trial._run(point.trial_id, max_silence_s=SILENCE_S)
 
 

@@ -83,7 +83,7 @@ def test_an_attempt_whose_machine_leaves_before_its_workers_start_makes_room_for
     assert (second.workers, store.job(job_id).state) == (1, JobState.STARTING)
 
 
-def test_a_queued_job_is_submitted_with_what_its_driver_needs(store, cluster, tick, add):
+def test_a_queued_job_is_submitted_with_what_its_driver_needs(store, settings, cluster, tick, add):
     job_id = add()
 
     tick()
@@ -94,6 +94,7 @@ def test_a_queued_job_is_submitted_with_what_its_driver_needs(store, cluster, ti
     assert cluster.ray.entrypoints[name] == f"{sys.executable} -m service.cluster.entrypoint"
     assert environment["WIRETUNE_API_URL"] == "http://127.0.0.1:8470"
     assert (environment["WIRETUNE_JOB"], environment["WIRETUNE_ATTEMPT"]) == (job_id, "1")
+    assert float(environment["WIRETUNE_MAX_SILENCE_S"]) == settings.max_silence_s
     assert store.attempts.check_token(job_id, 1, environment["WIRETUNE_TOKEN"])
 
 

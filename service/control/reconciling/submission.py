@@ -83,6 +83,7 @@ class Submission:
             "WIRETUNE_API_URL": self._settings.api_url or self._api_url,
             "WIRETUNE_JOB": work.job_id,
             "WIRETUNE_ATTEMPT": str(work.attempt),
+            "WIRETUNE_MAX_SILENCE_S": str(self._settings.max_silence_s),
             "WIRETUNE_TOKEN": self._store.attempts.token(work.job_id, work.attempt),
             "OMP_NUM_THREADS": "1",
             "RAY_DEDUP_LOGS": "0",  # every rank's own words, in the log that users read
