@@ -49,13 +49,18 @@ class ApiError(Exception):
     def document(self) -> dict[str, Any]:
         """The refusal as a problem document (RFC 9457)."""
         return {
-            "type": f"{_PROBLEMS}{self.slug}" if self.slug else "about:blank",
+            "type": problem_type(self.slug),
             "title": self.title,
             "status": self.status,
             "detail": self.detail,
             "request_id": self.request_id,
             "errors": [each.model_dump(mode="json") for each in self.errors],
         }
+
+
+def problem_type(slug: str) -> str:
+    """Return the `type` of a problem document (RFC 9457)."""
+    return f"{_PROBLEMS}{slug}" if slug else "about:blank"
 
 
 class UnknownJob(LookupError):

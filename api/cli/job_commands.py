@@ -66,27 +66,33 @@ def submit(
     is_dry: Annotated[
         bool, typer.Option("--dry-run", help="queue nothing; the service checks everything but room in the queue")
     ] = False,
+    is_watched: Annotated[bool, typer.Option("--watch", help="then follow the job, as `watch` does")] = False,
     idempotency_key: IdempotencyKey = None,
+    patience: Patience = AWAY_S,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Queue a job and return at once; prints its id."""
+    """Queue a job and return at once, or with --watch once it is over; prints its id."""
+    if is_dry and is_watched:
+        fail("--dry-run queues nothing, so there is nothing to watch: leave one of them out")
     spec = read_job(job, put_changes({}, sets=sets, name=name, labels=labels))
     if code is not None and not isinstance(spec.workload, OwnWorkload):
         fail(f"--code is for a job with a `workload.factory`; {job} has `{spec.workload.kind}`")
-    with open_client(url, key) as client:
+    with open_client(url, key, patience_s=patience if is_watched else PATIENCE_S) as client:
         if code is not None:
             spec = _with_code(spec, _uploaded(client, code, exclude or []))
         if is_dry:
             _print_validated(client.validate(spec), as_json=as_json)
             return
         made = client.submit(spec, idempotency_key=idempotency_key).view
-    print_advice(made.advice)
-    if as_json:
-        print_json(made)
-    else:
-        typer.echo(made.id)
+        print_advice(made.advice)
+        if not as_json:
+            typer.echo(made.id)
+        if is_watched:
+            _watch(client, made.id, with_history=True, as_json=as_json)
+        elif as_json:
+            print_json(made)
 
 
 def _uploaded(client: Client, folder: Path, exclude: list[str]) -> str:
@@ -298,11 +304,15 @@ def watch(
 ) -> None:
     """Follow a job until it is over. Interrupting this does not affect the job."""
     with open_client(url, key, patience_s=patience) as client:
-        job = client.find(job)
-        view = _follow_as_json(client, job) if as_json else follow(client, job, console(), with_history=is_all)
-        require_success(view)
-        if not as_json:
-            print_result(report.result(client, view))
+        _watch(client, client.find(job), with_history=is_all, as_json=as_json)
+
+
+def _watch(client: Client, job: str, *, with_history: bool, as_json: bool) -> None:
+    """Print what happens in the job until it is over, and how it ended. Exits with 1 unless it succeeded."""
+    view = _follow_as_json(client, job) if as_json else follow(client, job, console(), with_history=with_history)
+    require_success(view)
+    if not as_json:
+        print_result(report.result(client, view))
 
 
 def _follow_as_json(client: Client, job: str) -> JobView:

@@ -98,7 +98,7 @@ def read_job(path: Path, changes: Mapping[str, Any] = _UNCHANGED, *, as_json: bo
     except InvalidJob as error:
         if as_json:
             print_json({"valid": False, "errors": [problem.model_dump(mode="json") for problem in error.problems]})
-        fail("\n".join([f"{path} is not a valid job:", *(f"  {problem}" for problem in error.problems)]))
+        fail(f"{path} is not a valid job", slug=error.slug, errors=error.problems)
 
 
 def _parsed(text: bytes) -> Any:
@@ -135,7 +135,8 @@ def read_changes(
             fail(f"{path} must hold named fields, as a job does, got a {type(patch).__name__}")
         with_schedules(put_changes(patch, sets=sets, name=name, labels=labels), str(Path.cwd()))
     except InvalidJob as error:
-        fail(f"{path or 'the changes'}: {error}")
+        subject = "the changes are" if path is None else f"{path} is"
+        fail(f"{subject} not valid", slug=error.slug, errors=error.problems)
     return patch
 
 

@@ -32,6 +32,7 @@ from api.cli import (
     report,
     stop_command,
     verb_commands,
+    wait_command,
 )
 from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.cli.job_commands import print_result, require_success
@@ -216,6 +217,7 @@ def demo(
 
 app.add_typer(clean_command.app)
 app.add_typer(job_commands.app)
+app.add_typer(wait_command.app)
 app.add_typer(export_command.app)
 app.add_typer(verb_commands.app)
 app.add_typer(stop_command.app)

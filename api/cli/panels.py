@@ -7,7 +7,7 @@ from typer.core import TyperCommand, TyperGroup
 PANELS = {
     "Start": ("demo", "init", "check", "run"),
     "Jobs": (
-        *("submit", "list", "show", "watch", "logs", "explain"),
+        *("submit", "list", "show", "watch", "wait", "logs", "explain"),
         *("compare", "plot", "export", "replay"),
     ),
     "Act on jobs": (

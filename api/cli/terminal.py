@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -18,12 +18,14 @@ from api.cli import completion
 from api.cli.local import LocalServerError, running_server
 from api.cli.sheet import GAP, folded, visible
 from api.client import Client
-from api.failures import ApiError, DamagedDownload, UnknownJob, Unreachable
+from api.failures import ApiError, DamagedDownload, UnknownJob, Unreachable, problem_type
 from api.retries import PATIENCE_S
-from service.errors import WiretuneError
+from service.errors import NotFound, WiretuneError
+from service.job.problems import Problem
 from service.settings import Settings, refusals_of
 
-FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+#: Exit statuses. After UNANSWERED nothing is known about the job, so a script must not take it for a failed one.
+FAILED, REFUSED, UNANSWERED, TIMED_OUT, INTERRUPTED = 1, 2, 3, 124, 130
 STANDARD = Path("-")  # standard input or output
 #: May lead to a file. Replacing that file would leave the shell writing to the old one.
 _STANDARD_OUTPUT = Path("/dev/stdout")
@@ -75,7 +77,7 @@ Patience = Annotated[
     float,
     typer.Option("--patience", metavar="SECONDS", min=0, help="keep trying this long while the service is away"),
 ]
-#: The running command was given --json, so it reports refusals as JSON, too.
+#: The running command was given --json, so it reports refusals and errors as JSON, too.
 _is_for_a_script: ContextVar[bool] = ContextVar("_is_for_a_script", default=False)
 
 
@@ -86,13 +88,25 @@ def _note_json(is_asked: bool) -> bool:
 
 AsJson = Annotated[
     bool,
-    typer.Option("--json", callback=_note_json, help="print JSON for a script; progress goes to standard error"),
+    typer.Option(
+        "--json",
+        callback=_note_json,
+        is_eager=True,  # before options that may be refused
+        help="print JSON for a script; progress goes to standard error",
+    ),
 ]
 
 
-def fail(message: str, *, code: int = REFUSED) -> NoReturn:
-    """Print `message` to standard error and exit."""
-    warn(message)
+def fail(message: str, *, code: int = REFUSED, slug: str = "", errors: Sequence[Problem] = ()) -> NoReturn:
+    """Print `message` and the `errors` of a job to standard error, with --json as one problem document, and exit.
+
+    `slug` is the kind of problem, as in `ApiError`.
+    """
+    if _is_for_a_script.get():
+        told = [each.model_dump(mode="json") for each in errors]
+        typer.echo(json.dumps({"type": problem_type(slug), "detail": message, "errors": told}, indent=2), err=True)
+    else:
+        warn("\n".join([f"{message}:", *(f"  {each}" for each in errors)]) if errors else message)
     raise typer.Exit(code)
 
 
@@ -203,7 +217,7 @@ def open_client(url: str | None, key: str | None, *, patience_s: float = PATIENC
         if url is None:
             server = running_server(read_settings())
             if server is None:
-                fail(f"no service is running here; {_HOW_TO_REACH_ONE}", code=FAILED)
+                fail(f"no service is running here; {_HOW_TO_REACH_ONE}", code=UNANSWERED)
             url, key = server.url, key or server.key
         with Client(url, key or "", retry_s=patience_s, away_s=patience_s) as client:
             yield client
@@ -226,11 +240,20 @@ def told_plainly() -> Iterator[None]:
         yield
     except ApiError as error:
         tell_refusal(error)
-        raise typer.Exit(REFUSED if error.status < 500 else FAILED) from error
+        raise typer.Exit(status_of(error)) from error
     except Unreachable as error:
         is_there = error.overload or error.is_broken
-        fail(str(error) if is_there else f"{error}\n{_HOW_TO_REACH_ONE}", code=FAILED)
+        fail(str(error) if is_there else f"{error}\n{_HOW_TO_REACH_ONE}", code=UNANSWERED)
+    except (LocalServerError, UnreadableAnswer) as error:
+        fail(str(error), code=UNANSWERED)
     except UnknownJob as error:
-        fail(str(error))
-    except (DamagedDownload, LocalServerError, UnreadableAnswer, WiretuneError) as error:
+        fail(str(error), slug=NotFound.slug)
+    except DamagedDownload as error:
         fail(str(error), code=FAILED)
+    except WiretuneError as error:
+        fail(str(error), code=FAILED, slug=error.slug)
+
+
+def status_of(error: ApiError) -> int:
+    """Return the exit status of a command that was refused, or whose request the service could not answer."""
+    return REFUSED if error.status < 500 else UNANSWERED

@@ -12,7 +12,6 @@ from api.cli.job_file import JobName, NewLabels, Sets, read_changes, yaml_value
 from api.cli.progress import state_lines
 from api.cli.sheet import INDENT, visible
 from api.cli.terminal import (
-    FAILED,
     REFUSED,
     AsJson,
     IdempotencyKey,
@@ -26,6 +25,7 @@ from api.cli.terminal import (
     print_json,
     require_agreement,
     say,
+    status_of,
     tell_refusal,
     warn,
 )
@@ -88,7 +88,7 @@ def find_all(client: Client, jobs: list[str], *, if_version: int | None) -> list
 def for_each(ids: list[str], act: Callable[[str], None], *, as_json: bool, of_job: str | None = None) -> None:
     """Act on each job, or each trial `of_job`. If one of several is refused, say so, go on, and exit with 2 at the end.
 
-    If a call fails, exit with 1 without asking for the rest.
+    If the service fails, exit with 3 without asking for the rest.
     """
     refused = 0
     for each in ids:
@@ -99,7 +99,7 @@ def for_each(ids: list[str], act: Callable[[str], None], *, as_json: bool, of_jo
                 raise
             tell_refusal(error, job_id=of_job or each)  # the refusal itself names the trial
             if error.status >= 500:
-                raise typer.Exit(FAILED) from error
+                raise typer.Exit(status_of(error)) from error
             refused += 1
     if refused and not as_json:
         warn(f"the service refused {refused} of {len(ids)} {'trials' if of_job else 'jobs'}")

@@ -146,7 +146,7 @@ def test_the_command_line_says_so_without_a_traceback(monkeypatch: pytest.Monkey
 
     result = CliRunner().invoke(app, ["list", "--url", "http://127.0.0.1:9", "--key", "wt_x"])
 
-    assert result.exit_code == 1 and "is of another release" in result.output
+    assert result.exit_code == 3 and "is of another release" in result.output
     assert isinstance(result.exception, SystemExit)
 
 

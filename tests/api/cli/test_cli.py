@@ -20,7 +20,7 @@ from rich.console import Console
 from typer import Abort, Exit
 from typer.testing import CliRunner
 
-from api.cli import main, runs, stop_command
+from api.cli import job_commands, main, runs, stop_command
 from api.cli.local import LocalServerError, Server, StartedElsewhere
 from api.cli.runs import Interrupted, Run
 from api.cli.terminal import STANDARD, require_agreement, require_writable, say
@@ -90,14 +90,14 @@ def test_a_valid_file_is_printed_with_its_defaults(job_file: Path) -> None:
 def test_without_a_service_it_says_so(settings: Settings, arguments: list[str]) -> None:
     result = run_cli.invoke(main.app, arguments)
 
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "no s" in result.stderr  # no service, no server
 
 
 def test_an_unreachable_service_is_named_with_the_way_to_start_one(settings: Settings) -> None:
     result = run_cli.invoke(main.app, ["list", "--url", "http://127.0.0.1:9", "--key", "wt_any"])
 
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "127.0.0.1:9" in result.stderr and "wiretune serve" in result.stderr
 
 
@@ -220,7 +220,7 @@ def test_where_the_service_fails_at_one_of_several_jobs_that_one_is_named_and_no
     done = run_cli.invoke(main.app, ["cancel", *ids])
     as_json = run_cli.invoke(main.app, ["cancel", *ids, "--json"])
 
-    assert done.exit_code == as_json.exit_code == 1
+    assert done.exit_code == as_json.exit_code == 3
     assert done.stderr.startswith(f"{ids[0]}: ") and json.loads(as_json.stderr)["job"] == ids[0]
     assert asked == [ids[0]] * 2
 
@@ -295,6 +295,35 @@ def test_a_refusal_is_a_problem_document_on_standard_error_where_json_is_asked_f
     assert "There is no such thing (HTTP 404)" in run_cli.invoke(main.app, ["show", "job-" + 24 * "0"]).stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "kind", "pointers"),
+    [
+        (["submit", "bad.yaml"], 2, "/problems/invalid-job", ["/budget"]),
+        (["clone", "latest", "--changes", "none.yaml"], 2, "about:blank", []),
+        (["show", "nobody's job"], 2, "/problems/not-found", []),
+        (["cancel", "latest", "--key", "@none"], 2, "about:blank", []),
+        (["list", "--url", "http://127.0.0.1:9"], 3, "about:blank", []),
+    ],
+)
+def test_an_error_of_the_command_itself_is_one_document_too_where_json_is_asked_for(
+    at: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    status: int,
+    kind: str,
+    pointers: list[str],
+) -> None:
+    (tmp_path / "bad.yaml").write_text("workload: {kind: digits-mlp}")
+    monkeypatch.chdir(tmp_path)
+
+    done = run_cli.invoke(main.app, [*arguments, "--json"])
+    document = json.loads(done.stderr)
+
+    assert (done.exit_code, done.stdout, document["type"]) == (status, "", kind)
+    assert document["detail"] and [each["pointer"] for each in document["errors"]] == pointers
+
+
 def test_a_watched_job_is_a_line_of_json_per_change(at: str, reporting: Reporting) -> None:
     driver = threading.Thread(target=reporting.run_to_the_end)
     driver.start()
@@ -354,6 +383,43 @@ def test_a_job_without_a_log_says_so(at: str, job_file: Path) -> None:
     assert done.exit_code == 2 and "has not had any yet" in done.stderr
 
 
+def test_a_wait_ends_with_the_jobs_and_fails_unless_all_succeeded(
+    at: str, client: Client, job: JobSpec, reporting: Reporting
+) -> None:
+    reporting.run_to_the_end()
+    cancelled = client.submit(job).cancel()
+
+    good = run_cli.invoke(main.app, ["wait", reporting.job_id])
+    both = run_cli.invoke(main.app, ["wait", reporting.job_id, cancelled.id, "--json"])
+
+    assert good.exit_code == 0 and good.stdout.startswith(f"{reporting.job_id} succeeded"), good.stderr
+    assert both.exit_code == 1
+    assert [json.loads(line)["state"] for line in both.stdout.splitlines()] == ["succeeded", "cancelled"]
+    assert json.loads(both.stderr)["detail"] == f"not succeeded: {cancelled.id}"
+
+
+def test_a_wait_that_takes_too_long_has_an_exit_status_of_its_own(at: str, reporting: Reporting) -> None:
+    done = run_cli.invoke(main.app, ["wait", reporting.job_id, "--timeout", "0.05"])
+
+    assert done.exit_code == 124 and f"{reporting.job_id} among them, were not over" in done.stderr
+
+
+def test_a_submission_that_is_watched_ends_as_its_job(
+    at: str, client: Client, job_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cancel(client: Client, job_id: str, console: Console, *, with_history: bool) -> JobView:
+        return client.cancel(job_id)
+
+    monkeypatch.setattr(job_commands, "follow", cancel)
+
+    done = run_cli.invoke(main.app, ["submit", str(job_file), "--watch"])
+    dry = run_cli.invoke(main.app, ["submit", str(job_file), "--watch", "--dry-run"])
+
+    (made,) = client.jobs().jobs
+    assert (done.exit_code, done.stdout) == (1, f"{made.id}\n") and "cancelled" in done.stderr
+    assert dry.exit_code == 2 and "nothing to watch" in dry.stderr
+
+
 def test_watching_a_failed_job_fails(at: str, reporting: Reporting) -> None:
     for _ in range(reporting.store.settings.max_attempts):
         number = reporting.store.job(reporting.job_id).attempt
@@ -362,9 +428,10 @@ def test_watching_a_failed_job_fails(at: str, reporting: Reporting) -> None:
             reporting.store.attempts.begin(reporting.job_id)
 
     result = run_cli.invoke(main.app, ["watch", reporting.job_id])
+    as_json = run_cli.invoke(main.app, ["watch", reporting.job_id, "--json"])
 
-    assert result.exit_code == 1
-    assert "out of memory" in result.stderr
+    assert result.exit_code == as_json.exit_code == 1
+    assert "out of memory" in result.stderr and "out of memory" in json.loads(as_json.stderr)["detail"]
 
 
 def test_the_exported_schedule_is_what_was_learned(at: str, reporting: Reporting, tmp_path: Path) -> None:

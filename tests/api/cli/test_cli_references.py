@@ -135,7 +135,7 @@ def test_a_url_that_can_be_none_is_unreachable(url: str, said: str) -> None:
 
     listed = run_cli.invoke(main.app, ["list", "--url", url])
 
-    assert listed.exit_code == 1 and listed.stderr.startswith(f"no Wiretune service answers at {url}: ")
+    assert listed.exit_code == 3 and listed.stderr.startswith(f"no Wiretune service answers at {url}: ")
 
 
 def test_a_key_that_can_be_none_is_refused_at_once_without_the_key(live_url: str) -> None:
