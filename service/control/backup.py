@@ -44,7 +44,8 @@ from service.control.database.locks import lock_service, make_private, prepare_s
 from service.control.database.schema import is_current, revisions
 from service.control.ingest import places
 from service.control.models import JobRow, StageRow, TrialRow
-from service.control.storage import is_complete
+from service.control.storage import Storage, is_complete
+from service.control.storage_mark import lost, remembered
 from service.errors import Unavailable
 from service.job.states import TERMINAL
 from service.settings import Settings
@@ -80,7 +81,9 @@ def back_up(settings: Settings, folder: Path) -> Backup:
     url = settings.resolved_database_url
     if not is_there(url):
         raise Unavailable(f"there is no database at {without_password(url)[0]}; check WIRETUNE_DATABASE_URL")
-    revision, _ = revisions(url)
+    revision, newest = revisions(url)
+    if revision == newest:  # other releases may keep no marks
+        _require_mounted(settings, url)
     is_local = _folder_of(settings.resolved_storage_url) is not None
     _copy_files(settings, folder)
     kind: Literal["sqlite", "postgresql"] = "sqlite" if is_sqlite(url) else "postgresql"
@@ -157,8 +160,20 @@ def _put_back(made: Backup, settings: Settings, folder: Path) -> None:
         whole.replace(file)
 
 
+def _require_mounted(settings: Settings, url: str) -> None:
+    """Raise Unavailable if the storage has lost the service's mark: its files are elsewhere, and would be missing."""
+    if settings.storage_url and (why := lost(Storage(settings.resolved_storage_url), remembered(url))):
+        raise Unavailable(why)
+
+
 def _raise(error: OSError) -> None:
     raise error
+
+
+def _raise_unless_removed(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        why = f"cannot read {error.filename}: {error.strerror}"
+        raise Unavailable(f"{why}; the backup is not whole: mend that, and begin again") from error
 
 
 def _prepare(folder: Path) -> None:
@@ -223,7 +238,7 @@ def _is_copied(settings: Settings, folder: Path, url: str) -> bool:
 
 
 def _copy_files(settings: Settings, folder: Path) -> None:
-    """Copy files that are missing or have changed."""
+    """Copy the files of a local storage."""
     source = _folder_of(settings.resolved_storage_url)
     if source is None:
         return
@@ -231,7 +246,8 @@ def _copy_files(settings: Settings, folder: Path) -> None:
     _copy_below(source, folder / FILES)
 
 
-def _copy_below(source: Path, target: Path, *, fail: Callable[[OSError], None] | None = None) -> None:
+def _copy_below(source: Path, target: Path, *, fail: Callable[[OSError], None] = _raise_unless_removed) -> None:
+    """Copy the files that are missing or have changed. `fail` is called for a folder that cannot be listed."""
     for root, _, names in os.walk(source, onerror=fail):
         for name in names:
             _copy_changed(Path(root) / name, target / Path(root).relative_to(source) / name)

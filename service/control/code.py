@@ -22,6 +22,7 @@ from service.control.database.session import Database
 from service.control.models import CodeRemovalRow, CodeRow, JobRow
 from service.control.moments import moment
 from service.control.storage import Storage
+from service.control.storage_mark import StorageMark
 from service.errors import CodeInUse, InvalidJob, InvalidRequest, NotFound, TooMuchCode, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
@@ -39,11 +40,12 @@ class CodeShelf:
     Args:
         db: has the rows.
         storage: where the zips are.
+        mark: tells if the storage is not mounted.
         max_packages: that a project may keep.
     """
 
-    def __init__(self, db: Database, storage: Storage, *, max_packages: int) -> None:
-        self._db, self._storage, self._max_packages = db, storage, max_packages
+    def __init__(self, db: Database, storage: Storage, *, mark: StorageMark, max_packages: int) -> None:
+        self._db, self._storage, self._mark, self._max_packages = db, storage, mark, max_packages
 
     def add(self, package: Package, *, by: Principal) -> CodeView:
         """Store a package for the project of `by`. If the project has it already, only note its use.
@@ -52,6 +54,7 @@ class CodeShelf:
         """
         with self._db.reading() as session:  # before there is a file
             self._require_room(session, by.project, package.digest)
+        self._mark.require()
         url = self._storage.code_url(by.project, package.digest)
         self._storage.write(url, package.content)
 

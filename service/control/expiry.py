@@ -12,6 +12,7 @@ from service.control.database.session import Database
 from service.control.events import KEPT_EVENTS
 from service.control.models import RemovalRow
 from service.control.storage import Storage
+from service.control.storage_mark import StorageMark
 from service.errors import Unavailable
 from service.settings import Settings
 
@@ -25,8 +26,11 @@ class Expiry:
     One thread calls `remove_expired`; the other methods are thread-safe.
     """
 
-    def __init__(self, db: Database, storage: Storage, settings: Settings, code: CodeShelf) -> None:
+    def __init__(
+        self, db: Database, storage: Storage, settings: Settings, code: CodeShelf, *, mark: StorageMark
+    ) -> None:
         self._db, self._storage, self._settings, self._code = db, storage, settings, code
+        self._mark = mark
         self._left_over: set[str] = set()  # deleted jobs whose folders storage did not remove
         self._removed: set[str] = set()  # and those whose folders it did
 
@@ -84,6 +88,7 @@ class Expiry:
     def _has_removed(self, job_id: str) -> bool:
         """Remove the folder of a deleted job. A failure is logged once and tried again later."""
         try:
+            self._mark.require()  # on a storage that is not mounted no folder is found, and none would be removed later
             self._storage.remove_job(job_id)
         except Unavailable as error:
             if job_id not in self._left_over:

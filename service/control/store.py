@@ -73,8 +73,8 @@ class Store:
         #: The reconciler's reads of unfinished jobs, and its actions on those without an attempt.
         self.work = WorkBook(db)
         self.outbox = Outbox(db)
-        self.code = CodeShelf(db, storage, max_packages=settings.code_packages)
-        self.expiry = Expiry(db, storage, settings, self.code)
+        self.code = CodeShelf(db, storage, mark=self.attempts.mark, max_packages=settings.code_packages)
+        self.expiry = Expiry(db, storage, settings, self.code, mark=self.attempts.mark)
         self._kept = ReportCache(num_trials=_MAX_TRIALS, num_jobs=_MAX_REPORTS)
         #: The owner of a job by id; raises NotFound. Cached, as every request asks and owners never change.
         self.owner_of = lru_cache(_MAX_OWNERS)(self._owner_of)

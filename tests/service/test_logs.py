@@ -20,10 +20,15 @@ class Ray:
 
     def __init__(self):
         self.states, self.outputs, self.refusals, self.num_reads, self.is_up = {}, {}, {}, 0, True
-        self.deleted = []
+        self.deleted, self.is_silent = [], False
 
     def __call__(self):
         return self if self.is_up else None
+
+    def version(self):
+        if self.is_silent:
+            raise Unavailable("Ray does not answer")
+        return "2.60.0"
 
     def status(self, submission_id):
         return self.states.get(submission_id, RayStatus.MISSING)
@@ -350,6 +355,22 @@ def test_a_log_that_ray_refuses_for_a_while_is_kept_whole(logs, store, ray, job_
 
     assert store.attempts.without_log() == () and logs.read(job_id) == b"hello\n"
     assert len(ray.deleted) == 1
+
+
+def test_time_in_which_ray_does_not_answer_at_all_gives_up_no_log(logs, store, ray, job_id):
+    ended_at = end(store, ray, job_id)
+    ray.refusals[store.attempts.one(job_id, 1).submission_id] = "Ray does not answer"
+    logs.keep_ended(ended_at + 1)
+    ray.is_silent = True
+    for after_s in (100, 1000):
+        logs.keep_ended(ended_at + after_s)
+    ray.is_silent = False
+    logs.keep_ended(ended_at + 1100)
+    ray.refusals.clear()
+
+    logs.keep_ended(ended_at + 1200)
+
+    assert store.attempts.without_log() == () and logs.read(job_id) == b"hello\n"
 
 
 def test_while_ray_is_silent_what_was_kept_is_read(logs, store, ray, job_id):

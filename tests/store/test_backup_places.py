@@ -107,6 +107,24 @@ def test_a_checkpoint_that_is_half_removed_is_not_backed_up_and_the_database_is_
     assert named == []
 
 
+def test_a_folder_that_cannot_be_listed_makes_no_whole_backup(make, monkeypatch):
+    settings, folder = make()
+    closed = settings.state_dir / "results" / "job"
+    closed.mkdir(parents=True)
+    scandir = os.scandir
+
+    def refuse(path="."):
+        if path == str(closed):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+
+    with pytest.raises(Unavailable, match=f"cannot read {closed}: Permission denied; the backup is not whole"):
+        backup.back_up(settings, folder)
+    assert not (folder / "backup.json").exists()
+
+
 def test_a_restore_copies_into_a_folder_of_somebody_else_and_leaves_its_mode(make, tmp_path, monkeypatch):
     settings, folder = make()
     old, new = settings.state_dir / "results", tmp_path / "storage of root"

@@ -393,7 +393,7 @@ def test_of_refusals_alike_one_a_minute_is_in_the_audit_log(store, clock):
 def test_entries_of_the_audit_log_stay_for_as_many_days_as_are_kept(store, clock):
     def kept(*, days):
         settings = store.settings.model_copy(update={"audit_days": days})
-        Expiry(store._db, store.storage, settings, store.code).remove_expired(clock.now)
+        Expiry(store._db, store.storage, settings, store.code, mark=store.attempts.mark).remove_expired(clock.now)
         return [each.target for each in store.keyring.audit(limit=10).entries]
 
     first = make(store).key.id

@@ -51,7 +51,7 @@ class Logs:
         self, store: Store, ray: Callable[[], RayApi | None], adopt: Callable[[], bool] = lambda: False
     ) -> None:
         self._store, self._ray, self._adopt = store, ray, adopt
-        self._storage = store.storage
+        self._storage, self._mark = store.storage, store.attempts.mark
         self._retry_at = 0.0  # of the storage
         self._writable_at = 0.0  # the last round that found the storage to take files
         self._unwritable: set[str] = set()  # submissions whose logs it does not take all the same
@@ -100,8 +100,8 @@ class Logs:
     def keep_ended(self, now: float) -> None:
         """Write the logs of ended attempts to storage, once their drivers have ended.
 
-        If the storage refuses a log, it is tried again for ever; if Ray does not return it, for `_PATIENCE_S`. Neither
-        delays the logs of other attempts.
+        If the storage refuses a log, it is tried again for ever; if Ray refuses it, for `_PATIENCE_S`, in which a Ray
+        that does not answer at all does not count. Neither delays the logs of other attempts.
         """
         ray = self._ray()
         if ray is None or is_ahead(self._retry_at, now=now, within_s=_RETRY_S):
@@ -119,7 +119,11 @@ class Logs:
             _log.warning("logs are not kept yet: %s", error)
 
     def _is_settled(self, attempt: Attempt, log: bytes, *, now: float) -> bool:
-        """Write a log. Return whether it is done with. Raises Unavailable if the storage accepts no files at all."""
+        """Write a log. Return whether it is done with.
+
+        Raises Unavailable if the storage is not mounted, or accepts no files at all.
+        """
+        self._mark.require()
         submission = attempt.submission_id
         try:
             self._keep(attempt, log)
@@ -155,7 +159,10 @@ class Logs:
                 _log.warning("Ray keeps %s: %s", submission_id, error)
 
     def _whole(self, ray: RayApi, attempt: Attempt, *, now: float) -> bytes | None:
-        """Return an attempt's log once it has ended, or the reason why there is none; None: not yet."""
+        """Return an attempt's log once it has ended, or the reason why there is none; None: not yet.
+
+        Raises Unavailable if Ray does not answer at all.
+        """
         first_at, ask_at = self._refusals.get(attempt.submission_id, (now, now))
         if attempt.ended_at is None or is_ahead(ask_at, now=now, within_s=_ASK_AGAIN_S):
             return None
@@ -163,6 +170,7 @@ class Logs:
             may_print = now < attempt.ended_at + _LAST_WORDS_S and ray.status(attempt.submission_id) in LIVE
             log = None if may_print else self._log(ray, attempt)
         except Unavailable as error:
+            self._require_answer(ray)
             if now >= first_at + _PATIENCE_S:
                 return self._parts(ray, attempt, error)
             self._refusals[attempt.submission_id] = _Refusal(min(first_at, now), now + _ASK_AGAIN_S)
@@ -170,6 +178,14 @@ class Logs:
             return None
         self._refusals.pop(attempt.submission_id, None)
         return log
+
+    def _require_answer(self, ray: RayApi) -> None:
+        """Raise Unavailable if Ray is away, and not a single log. Then no log has been refused so far."""
+        try:
+            ray.version()
+        except Unavailable:
+            self._refusals.clear()
+            raise
 
     def _parts(self, ray: RayApi, attempt: Attempt, why: Unavailable) -> bytes:
         """Return what there is of a log that Ray does not give whole: what was saved before, and its last lines."""
@@ -193,6 +209,7 @@ class Logs:
             try:
                 if time.monotonic() > deadline:
                     raise Unavailable(f"Ray and the storage took more than {_STOP_S:g} s for those before it")
+                self._mark.require()
                 self._keep(attempt, self._log(ray, attempt))
             except (NotFound, Unavailable) as error:
                 _log.warning("the log of %s is not kept: %s", attempt.submission_id, error)
