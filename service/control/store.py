@@ -23,7 +23,7 @@ from service.control.events import Bell
 from service.control.expiry import Expiry
 from service.control.listing import EVERY_JOB, JobFilter
 from service.control.metrics import points
-from service.control.models import JobRow
+from service.control.models import JobRow, TrialRow
 from service.control.outbox import Outbox
 from service.control.queries import NamedPoint, WorkerSize
 from service.control.queue.quotas import QuotaBook
@@ -33,7 +33,7 @@ from service.control.storage import Storage
 from service.control.telemetry import Telemetry
 from service.control.verbs import Versions
 from service.control.work_book import WorkBook
-from service.errors import CheckpointGone, InvalidRequest, Unauthorized
+from service.errors import CheckpointGone, InvalidRequest, NotFound, Unauthorized
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, Verb
@@ -310,6 +310,7 @@ class Store:
         """Yield every point of a trial's series, or of the one `name`, by name and step, without thinning.
 
         Some thousand points are read at a time, each time in a new session, so a slow consumer holds no session open.
+        Raises NotFound at the end if the trial was deleted meanwhile, as some of its points are missing.
         """
         with self._db.reading() as session:
             names = queries.series_names(session, trial_id) if name is None else [name]
@@ -318,6 +319,9 @@ class Store:
             while found := self._points_beyond(step, trial_id, each):
                 yield from found
                 step = found[-1].step
+        with self._db.reading() as session:
+            if session.get(TrialRow, trial_id) is None:
+                raise NotFound(f"trial `{trial_id}` was deleted while its points were read")
 
     def _points_beyond(self, step: int, trial_id: str, name: str) -> list[NamedPoint]:
         with self._db.reading() as session:

@@ -229,6 +229,17 @@ def test_an_order_that_another_replica_has_forgotten_is_remembered_by_none(store
     assert store.expiry._removed == store.expiry._left_over == set()
 
 
+@pytest.mark.parametrize("num_read", [0, 1])
+def test_points_of_a_job_that_is_deleted_while_they_are_read_do_not_pass_for_all(store, over, num_read):
+    found = store.points(store.trials(over)[0].trial_id)
+    assert len([next(found) for _ in range(num_read)]) == num_read
+
+    store.delete(over)
+
+    with pytest.raises(NotFound, match="was deleted while its points were read"):
+        list(found)
+
+
 def test_readers_are_told_that_a_job_was_deleted_and_others_projects_are_not(store, over):
     newest = store.newest_event()
 
