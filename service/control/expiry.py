@@ -8,6 +8,7 @@ from sqlalchemy import select
 from service.control import events, jobs
 from service.control.access import audit
 from service.control.code import CodeShelf
+from service.control.database import reserve
 from service.control.database.session import Database
 from service.control.events import KEPT_EVENTS
 from service.control.models import RemovalRow
@@ -34,16 +35,19 @@ class Expiry:
         self._left_over: set[str] = set()  # deleted jobs whose folders storage did not remove
         self._removed: set[str] = set()  # and those whose folders it did
 
-    def remove_expired(self, now: float) -> None:
+    def remove_expired(self, now: float, *, is_clock_steady: bool = True) -> None:
         """Delete old events, idempotency keys and audit entries, and the files of deleted jobs and code.
 
-        Raises Unavailable.
+        A clock that is not steady may be ahead, so keys and audit entries are kept then. While the disk has room again,
+        its reserve is kept, too. Raises Unavailable.
         """
         self.prune_events()
-        self._forget_keys(now)
-        self._forget_audit(now)
+        if is_clock_steady:
+            self._forget_keys(now)
+            self._forget_audit(now)
         self._remove_deleted(now)
         self._code.remove_expired()
+        reserve.keep(self._settings.state_dir)
 
     def prune_events(self, *, kept: int = KEPT_EVENTS) -> None:
         """Delete old events once their number exceeds `kept` by a tenth."""

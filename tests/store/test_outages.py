@@ -89,6 +89,27 @@ def test_a_full_disk_refuses_with_503_shows_what_it_has_and_takes_the_same_job_l
     assert len(api.get("/v1/jobs").json()["jobs"]) == 2
 
 
+def test_a_full_disk_has_a_reserve_on_which_the_service_starts_and_again_once_there_was_room(
+    tmp_path, put_sqlite, spec, clock
+):
+    with small_disk(tmp_path / "disk", megabytes=32) as disk:
+        settings = Settings(state_dir=disk.path / "state", database_url="")
+        put_sqlite(settings)
+        disk.fill()
+        with pytest.raises(Unavailable):
+            Store.open(settings, clock=clock)  # there is none yet
+        disk.free()
+        with closing(Store.open(settings, clock=clock)) as store:
+            store.expiry.remove_expired(clock.now)
+
+        for _ in range(2):
+            disk.fill()
+            with closing(Store.open(settings, clock=clock)) as store:
+                store.add_job(spec)
+                disk.free()
+                store.expiry.remove_expired(clock.now)
+
+
 def add_name(name: str) -> Callable[[Session], None]:
     words = dict.fromkeys(("id", "digest", "owner", "role", "project", "created_by"), name[:8])
     return lambda session: session.add(ApiKeyRow(**words, name=name, created_at=0.0))

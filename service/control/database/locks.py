@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
@@ -42,17 +42,18 @@ def lock(path: Path, *, purpose: str, remedy: str = _USE_IT) -> IO[str]:
     file = open(path, "a+")  # noqa: SIM115  (held open: closing it releases the lock)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
     except BlockingIOError:
         file.seek(0)
         pid = file.read().strip() or "unknown"
         file.close()
         raise Unavailable(f"{purpose} is in use by process {pid} ({path}); {remedy}") from None
-    except OSError:  # a file system without locks
-        file.close()
+    except OSError:  # a file system without locks, or a full disk
+        with suppress(OSError):  # closing tries to write the pid again
+            file.close()
         raise
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
     return file
 
 

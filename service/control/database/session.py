@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import TypeVar
 
 from alembic.util import CommandError
@@ -12,6 +13,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
+from service.control.database import reserve
 from service.control.database.engine import NUM_READERS, connect, of_one_moment, of_one_statement
 from service.control.database.faults import is_outage, said
 from service.control.database.locks import lock_service, prepare_state_dir
@@ -72,12 +74,25 @@ class Database:
         clock: Callable[[], float] = time.time,
         note_group: Callable[[int, float], None] = lambda size, seconds: None,
     ) -> "Database":
-        """Open the database of `settings`, created and migrated as needed.
+        """Open the database of `settings`, created and migrated as needed. On a full disk it takes the reserve.
 
         Raises Unavailable where another process serves the same state dir or SQLite file, the database does not answer
         or is of a newer release, or the settings name none that can be used.
         """
         prepare_state_dir(settings)
+        open_it = partial(cls._open, settings, clock=clock, note_group=note_group)
+        try:
+            return open_it()
+        except Unavailable as error:
+            is_in_use = error.__cause__ is None  # by a service, which has the reserve
+            if is_in_use or not reserve.release(settings.state_dir):
+                raise
+        return open_it()
+
+    @classmethod
+    def _open(
+        cls, settings: Settings, *, clock: Callable[[], float], note_group: Callable[[int, float], None]
+    ) -> "Database":
         engine = connect(settings.resolved_database_url)
         with ExitStack() as opened:
             opened.enter_context(lock_service(settings))

@@ -56,12 +56,16 @@ def assemble(
     now = clock()
     uptime = Uptime(lease_s=settings.lease_s, failed_at=lambda: store.failed_at, now=now, steady=time.monotonic())
     logs = Logs(store, cluster.running, cluster.adopt)
+
+    def expire(now: float) -> None:
+        store.expiry.remove_expired(now, is_clock_steady=uptime.is_clock_steady(now))
+
     reconciler = Reconciler(store, settings, cluster=cluster, logs=logs, uptime=uptime, api_url=api_url, now=now)
     rounds = {
         "reconciler": reconciler.tick,
         "logs": logs.keep_ended,
         "orphans": Orphans(store, cluster.running).remove_expired,
-        "expiry": store.expiry.remove_expired,
+        "expiry": expire,
         "webhooks": Webhooks(store, settings).send_due,
     }
     loops = Loops(rounds, telemetry=store.telemetry, uptime=uptime, clock=clock)

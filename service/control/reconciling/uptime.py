@@ -44,6 +44,10 @@ class Uptime:
             self._up_since = now
         self._looked_at = now, steady  # last, as several threads come here: one that finds it finds the other as well
 
+    def is_clock_steady(self, now: float) -> bool:
+        """Return whether the clock has not jumped for an hour, so that it can tell how old things are."""
+        return now - self._up_since > _CHANCE_S
+
     def note_ray(self, now: float, *, answers: bool) -> None:
         """Remember whether Ray answered in this round."""
         self._ray_since = min(now, self._ray_since) if answers else math.inf
@@ -63,5 +67,5 @@ class Uptime:
         fails every day, would never end a pause.
         """
         if is_last_chance:
-            return now - self._up_since > _CHANCE_S
+            return self.is_clock_steady(now)
         return now - max(self._up_since, self._failed_at()) > CHANCE_TO_RESUME_S
