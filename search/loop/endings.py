@@ -1,11 +1,13 @@
-"""Decisions on how commits end, which all loops share."""
+"""Decisions on how probes and commits end, which all loops share."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from pydantic import Field
 
-from search.types import Course, Observation, Value, Values
+from search.loop.pacing import ProbePart
+from search.loop.series import Series
+from search.types import Course, Decision, Observation, Spent, Value, Values
 
 #: So many commits in a row, each at a lower rate, that diverge after so many steps or more, the last no later than the
 #: first, show that no rate helps: a batch, or the loss, is at fault. It takes more of short ones: a rate may be far too
@@ -18,6 +20,18 @@ class Failure(Value):
 
     values: Values = Field(description="of its decision")
     num_steps: int = Field(description="it lasted; 0: it diverged in its first step, before any update of its own")
+
+
+def is_cut(seen: Observation, watch: Callable[[Observation], Course], part: ProbePart) -> bool:
+    """Return whether a strategy that may `watch` ends a probe after `part` of it. A diverged one ends by itself."""
+    return not part.is_last and not seen.diverged and watch(seen) != "go_on"
+
+
+def course_before(decision: Decision, *, is_over: Callable[[], bool]) -> Course | None:
+    """Return how a commit ends that takes no step, since its run starts over; None: it takes some."""
+    if not decision.starts_over:
+        return None
+    return "end" if is_over() else "start_over"
 
 
 def course_at_end(
@@ -38,6 +52,18 @@ def course_at_end(
     if course == "start_over" and is_over():
         return "end"
     return "end" if course == "roll_back" and is_over() and is_better() else course
+
+
+def closing(series: Series, course: Course, spent: Spent) -> Observation:
+    """Return the observation that closes a commit; `spent` are the run's totals."""
+    return series.observation(None, spent, rolled_back=course != "end", started_over=course == "start_over")
+
+
+def failures_after(failures: Sequence[Failure], values: Values, series: Series, course: Course) -> list[Failure]:
+    """Return the commits that diverged since one was kept, after one with `values` that ended by `course`."""
+    if series.diverged:
+        return [*failures, Failure(values=values, num_steps=series.num_steps)]
+    return [] if course == "end" else list(failures)
 
 
 def futile(failures: Sequence[Failure]) -> Sequence[Failure]:

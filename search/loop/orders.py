@@ -14,10 +14,11 @@ from search.budget import spending
 from search.budget.link import StepCost
 from search.config import Budget
 from search.curves.curve_summary import last_losses, usable_median
-from search.loop import pacing
-from search.loop.endings import Failure, course_at_end, futile
+from search.loop import endings, pacing
+from search.loop.endings import Failure, futile
+from search.loop.looks import WatchedCommit
 from search.loop.series import COMMIT_LOSSES, Series
-from search.protocol import PROBE_PARTS, Strategy
+from search.protocol import Strategy
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
 #: Steps of an order at most: a divergence is noticed at its end.
@@ -60,11 +61,10 @@ class Taken(NamedTuple):
 Orders = Generator[Order, Taken | None, None]
 
 
-class OpenCommit(BaseModel):
+class OpenCommit(WatchedCommit):
     """Mutable: a commit under way."""
 
     series: Series = Field(default_factory=lambda: Series(limit=COMMIT_LOSSES))
-    looked: int = Field(0, description="its steps when the strategy last looked at it")
     steps: list[Values] = Field(default_factory=list, description="of the order that is not answered yet")
 
 
@@ -204,15 +204,13 @@ class Loop:
     def _probe(self, candidate: Candidate) -> Generator[Order, Taken | None, Series]:
         """Try `candidate` until its allowance is spent, it diverges, or the strategy ends it."""
         series, opened, is_cut = Series(), self.spent(), False
-        for part in PROBE_PARTS:
-            allowed = pacing.part_of(candidate.allowance, part)
-            until = pacing.within(pacing.until_totals(opened, allowed), self._budget)
-            while not series.diverged and (num_steps := self._fitting(series, until, least=allowed.min_steps)):
+        for part in pacing.probe_parts(candidate.allowance, opened, self._budget):
+            while not series.diverged and (num_steps := self._fitting(series, part.until, least=part.least)):
                 own, cost = spending.minus(self.spent(), opened), series.cost
                 steps = [pacing.probe_values(candidate, own, cost, index) for index in range(num_steps)]
                 yield from self.take(Task.PROBE, series, steps)
             seen = series.observation(candidate.id, self.spent())
-            is_cut = part < 1 and not series.diverged and self.strategy.watch(seen) != "go_on"
+            is_cut = endings.is_cut(seen, self.strategy.watch, part)
             if series.diverged or is_cut:
                 break
         self._tell(candidate, series.observation(candidate.id, self.spent(), is_cut=is_cut))
@@ -222,56 +220,49 @@ class Loop:
         """Take the steps that stay, unless they are rolled back, and tell; return what a step cost."""
         decision, series = self.decisions[-1], commit.series
         course = yield from self._course(commit, pacing.within(decision.commit_until, self._budget))
-        started_over = course == "start_over"
-        if course == "end":
-            self.failures.clear()
-        else:
-            yield from self.order(Task.START_OVER if started_over else Task.RESTORE)
-        if series.diverged:
-            self.failures.append(Failure(values=decision.values, num_steps=series.num_steps))
-        ended = series.observation(None, self.spent(), rolled_back=course != "end", started_over=started_over)
-        self._tell(decision, ended)
+        if course != "end":
+            yield from self.order(Task.START_OVER if course == "start_over" else Task.RESTORE)
+        self.failures = endings.failures_after(self.failures, decision.values, series, course)
+        self._tell(decision, endings.closing(series, course, self.spent()))
         return series.cost
 
     def _course(self, commit: OpenCommit, until: Allowance) -> Generator[Order, Taken | None, Course]:
         """Take the steps of `commit` to the totals `until`, unless the strategy ends them; return how they ended."""
         series = commit.series
-        if self.decisions[-1].starts_over:
-            return "start_over"
+        if (course := endings.course_before(self.decisions[-1], is_over=lambda: self._is_over(series))) is not None:
+            return course
         while commit.steps or not pacing.is_reached(until, self.spent(), series.cost):
             commit.steps = commit.steps or self._coming(commit, until)
             yield from self.take(Task.COMMIT, series, commit.steps)
             commit.steps = []
             if series.diverged:
                 return "roll_back"
-            if series.num_steps >= self._next_look(commit, until):
+            if series.num_steps >= commit.next_look(until, self.spent(), series.cost, num_done=series.num_steps):
                 course = self._look(commit)
                 if course != "go_on":
                     return course
-        course = self._look(commit) if series.num_steps > commit.looked else "end"
-        return "end" if course == "go_on" else course
+        return commit.last_look(series.num_steps, lambda: self._look(commit))
 
     def _coming(self, commit: OpenCommit, until: Allowance) -> list[Values]:
         """Return the values of the next steps of `commit`, up to the next look at it."""
         series, spent = commit.series, self.spent()
-        due = self._next_look(commit, until) - series.num_steps
+        due = commit.next_look(until, spent, series.cost, num_done=series.num_steps) - series.num_steps
         num_steps = min(self._fitting(series, until), max(1, due))
         return [self.strategy.values(pacing.after(index, spent, series.cost)) for index in range(num_steps)]
 
-    def _next_look(self, commit: OpenCommit, until: Allowance) -> int:
-        """Return after how many steps of the commit the strategy looks at it again."""
-        num_done, cost = commit.series.num_steps, commit.series.cost
-        return commit.looked + pacing.look_steps(until, self.spent(), cost, num_done=num_done)
-
     def _look(self, commit: OpenCommit) -> Course:
         series = commit.series
-        commit.looked = series.num_steps
-        return course_at_end(
-            self.strategy.watch,
+        return commit.look(
             series.observation(None, self.spent(), overfits=self.overfits),
-            is_over=lambda: pacing.is_reached(self._whole, self.spent(), series.cost),
+            self.strategy.watch,
+            num_done=series.num_steps,
+            is_over=lambda: self._is_over(series),
             is_better=lambda: has_gained(series),
         )
+
+    def _is_over(self, series: Series) -> bool:
+        """Return whether the budget is spent, in a commit of which there is `series`."""
+        return pacing.is_reached(self._whole, self.spent(), series.cost)
 
     def _fitting(self, series: Series, until: Allowance, *, least: int = 0) -> int:
         """Return how many steps of `series` to take next towards the totals `until`. It gets `least` of them in all.

@@ -4,10 +4,13 @@ A budget without seconds reads no clock.
 """
 
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from search.budget import spending
 from search.budget.link import StepCost
 from search.config import Budget
+from search.protocol import PROBE_PARTS
 from search.types import Allowance, Candidate, Spent, Values
 
 #: Steps of a first push, while the cost of a step with these values is unknown.
@@ -15,6 +18,22 @@ FIRST_PUSH = 4
 #: The share of a commit between two looks at it, and the least number of steps between them.
 LOOK_SHARE, LEAST_LOOK_STEPS = 0.02, 10
 NO_LIMIT = 10**9
+
+
+class ProbePart(NamedTuple):
+    """A part of a probe, at whose end its strategy is asked about it."""
+
+    until: Allowance  # the totals at which it ends
+    least: int  # steps of the probe by then, whatever the caps say
+    is_last: bool
+
+
+def probe_parts(allowance: Allowance, opened: Spent, budget: Budget) -> Iterator[ProbePart]:
+    """Yield the parts of a probe that may spend `allowance`, in a run that had spent `opened` when it began."""
+    for part in PROBE_PARTS:
+        allowed = part_of(allowance, part)
+        until = within(until_totals(opened, allowed), budget)
+        yield ProbePart(until, least=allowed.min_steps, is_last=part == PROBE_PARTS[-1])
 
 
 def until_totals(spent: Spent, allowance: Allowance) -> Allowance:

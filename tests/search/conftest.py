@@ -11,8 +11,8 @@ import pytest
 from search.budget import spending
 from search.budget.link import StepCost
 from search.config import Budget
-from search.loop import pacing
-from search.protocol import PROBE_PARTS, Strategy
+from search.loop import endings, pacing
+from search.protocol import Strategy
 from search.trace import Trace
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
@@ -85,16 +85,15 @@ class SimulatedRun:
     def probe(self, candidate: Candidate, strategy: Strategy) -> Observation:
         snapshot, opened = (self.excess, self.step), self.spent
         losses: list[float] = []
-        for part in PROBE_PARTS:
-            allowed = pacing.part_of(candidate.allowance, part)
+        for part in pacing.probe_parts(candidate.allowance, opened, self.budget):
             more, diverged = self.steps(
                 lambda: pacing.probe_values(candidate, spending.minus(self.spent, opened), self.cost, 0),
-                until=pacing.until_totals(opened, allowed),
-                at_least=allowed.min_steps - len(losses),
+                until=part.until,
+                at_least=part.least - len(losses),
             )
             losses += more
             seen = self.observation(candidate.id, losses, candidate.values, diverged=diverged)
-            is_cut = part < 1 and not diverged and strategy.watch(seen) != "go_on"
+            is_cut = endings.is_cut(seen, strategy.watch, part)
             if diverged or is_cut:
                 break
         self.excess, self.step = snapshot

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from search.budget.link import StepCost
 from search.config import Budget
 from search.loop.endings import Failure, course_at_end, futile
-from search.loop.pacing import look_steps, part_of, probe_values, until_totals, within
+from search.loop.pacing import look_steps, part_of, probe_parts, probe_values, until_totals, within
 from search.loop.series import COMMIT_LOSSES, Series
 from search.types import Allowance, Candidate, Course, Spent, Values
 
@@ -133,6 +133,13 @@ def test_a_probe_ends_at_the_earlier_of_its_allowance_and_the_budget() -> None:
 
 def test_a_quarter_of_a_probe_is_whole_steps() -> None:
     assert part_of(Allowance(steps=21, min_steps=7), 0.25) == Allowance(steps=6, min_steps=2)
+
+
+def test_the_parts_of_a_probe_end_within_the_budget_and_have_their_least_steps() -> None:
+    parts = [*probe_parts(Allowance(steps=21, min_steps=7), Spent(steps=90), Budget(steps=100))]
+
+    assert [(part.until.steps, part.least) for part in parts] == [(96, 2), (100, 4), (100, 6), (100, 7)]
+    assert [part.is_last for part in parts] == [False, False, False, True]
 
 
 def test_a_finalists_rate_falls_with_what_its_probe_has_spent() -> None:
