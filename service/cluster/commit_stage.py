@@ -2,8 +2,7 @@
 
 from search.budget.spending import fraction_spent
 from search.curves.curve_summary import end_loss
-from search.loop import pacing
-from search.loop.endings import Failure, course_at_end
+from search.loop import endings, pacing
 from search.types import Allowance, Course, Piece
 from service import tracing
 from service.cluster import reports, segment_length, trial_checkpoints
@@ -17,8 +16,8 @@ from service.wire.records import StageClosed
 @tracing.traced("commit")
 def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
     """Train the commit's steps, with evaluations and checkpoints on the way. Return how it ended."""
-    if commit.decision.starts_over:
-        return "end" if state.is_over() else "start_over"
+    if (course := endings.course_before(commit.decision, is_over=state.is_over)) is not None:
+        return course
     until = pacing.within(commit.decision.commit_until, state.spec.budget)
     every, progress = state.spec.objective.every, state.progress
     while not state.ends_at(until):
@@ -47,25 +46,21 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
             # While the API is silent, nobody would learn of another checkpoint. Only one is written at a time.
             state.known = trial_checkpoints.named(state)
             trial_checkpoints.keep(state, commit)
-    course = _look(state, commit) if commit.measured.num_steps > commit.looked else "end"
-    return "end" if course == "go_on" else course
+    return commit.last_look(commit.measured.num_steps, lambda: _look(state, commit))
 
 
 def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     """Keep the stage or roll it back, as `course` says, tell the strategy, and wait until the record is stored."""
     trial_checkpoints.settle(state)  # before a rollback makes the ranks forget how they got here
     measured, is_kept, state.progress.piece = commit.measured, course == "end", None
-    started_over = course == "start_over"
-    ended = measured.observation(None, state.spent(), rolled_back=not is_kept, started_over=started_over)
+    ended = endings.closing(measured, course, state.spent())
     state.strategy.tell(ended)
+    state.failures = endings.failures_after(state.failures, commit.decision.values, measured, course)
     if measured.diverged:
-        state.failures.append(Failure(values=commit.decision.values, num_steps=measured.num_steps))
         state.progress.diverged_step = state.stage.progress.step + measured.num_steps
-    elif is_kept:
-        state.failures.clear()
     if not is_kept:
         state.cost = state.cost if state.is_over() else None
-        _start_over(state) if started_over else _roll_back(state, measured.num_steps)
+        _start_over(state) if course == "start_over" else _roll_back(state, measured.num_steps)
     resume = trial_checkpoints.save(state, commit, closes=True)
     closed = StageClosed(
         trial_id=state.trial_id,
@@ -143,17 +138,18 @@ def _next_push(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
 
 def _next_look(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
     """Return the commit's step count at the strategy's next look. Without a budget in seconds, no clock is read."""
-    num_done = commit.measured.num_steps
-    return commit.looked + pacing.look_steps(until, state.spent(), state.cost, num_done=num_done)
+    return commit.next_look(until, state.spent(), state.cost, num_done=commit.measured.num_steps)
 
 
 def _look(state: TrialState, commit: OpenCommit) -> Course:
     """Ask the strategy how the commit goes on. If no budget is left to search again, keep the better state."""
-    commit.looked = commit.measured.num_steps
     overfits = state.first is not None and state.progress.validation.overfits
-    seen = commit.measured.observation(None, state.spent(), overfits=overfits)
-    return course_at_end(
-        state.strategy.watch, seen, is_over=state.is_over, is_better=lambda: _is_better_than_start(state)
+    return commit.look(
+        commit.measured.observation(None, state.spent(), overfits=overfits),
+        state.strategy.watch,
+        num_done=commit.measured.num_steps,
+        is_over=state.is_over,
+        is_better=lambda: _is_better_than_start(state),
     )
 
 

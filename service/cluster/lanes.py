@@ -5,9 +5,9 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoo
 
 from search.budget.link import StepCost
 from search.config import Budget
-from search.loop import pacing
-from search.protocol import PROBE_PARTS
-from search.types import Allowance, Candidate, Course, Observation, Spent, Values
+from search.loop import endings, pacing
+from search.loop.pacing import ProbePart
+from search.types import Candidate, Course, Observation, Spent, Values
 from service.cluster import segment_length
 from service.cluster.clock import TrainingClock
 from service.cluster.measured import Measured, Probe, Pushed
@@ -76,24 +76,22 @@ class ProbeRun:
         `check` is called before every push; an exception from it ends the probe.
         """
         is_cut = False
-        for part in PROBE_PARTS:
-            self._train(pacing.part_of(self._candidate.allowance, part), check)
-            seen = self._measured.observation(self._candidate.id, self._spent())
-            is_cut = part < 1 and not self._measured.diverged and watch(seen) != "go_on"
+        for part in pacing.probe_parts(self._candidate.allowance, self._opened, self._budget):
+            self._train(part, check)
+            is_cut = endings.is_cut(self._measured.observation(self._candidate.id, self._spent()), watch, part)
             if self._measured.diverged or is_cut:
                 break
         seconds = self._clock.seconds()
         return Probe(self._candidate, self._measured, seconds=seconds, pushed=self._pushed, is_cut=is_cut)
 
-    def _train(self, allowed: Allowance, check: Callable[[], None]) -> None:
-        until = pacing.within(pacing.until_totals(self._opened, allowed), self._budget)
+    def _train(self, part: ProbePart, check: Callable[[], None]) -> None:
         while not self._measured.diverged:
-            missing = allowed.min_steps - self._measured.num_steps
-            if missing <= 0 and pacing.is_reached(until, self._spent(), self._cost):
+            missing = part.least - self._measured.num_steps
+            if missing <= 0 and pacing.is_reached(part.until, self._spent(), self._cost):
                 return
             most = missing if missing > 0 else pacing.NO_LIMIT
             check()
-            self._push(segment_length.next_push(until, self._spent(), self._cost, most=most))
+            self._push(segment_length.next_push(part.until, self._spent(), self._cost, most=most))
 
     def _push(self, num_steps: int) -> None:
         segment = segment_length.segment(self._values_after(0), self._values_after(num_steps - 1), num_steps)

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from search.budget import spending
 from search.config import Budget
+from search.loop.looks import WatchedCommit
 from search.loop.series import COMMIT_LOSSES, Series
 from search.types import Candidate, Decision, Observation, Spent
 from trainers.segment import Purpose, Segment, SegmentResult
@@ -73,12 +74,11 @@ class Probe(NamedTuple):
     is_cut: bool  # whether it ended before its allowance was spent
 
 
-class OpenCommit(BaseModel):
+class OpenCommit(WatchedCommit):
     """A commit in progress."""
 
     decision: Decision
     measured: Measured = Field(default_factory=lambda: Measured(limit=COMMIT_LOSSES))
-    looked: int = Field(0, description="its steps when the strategy last looked at it")
 
     def stretched(self, before: Budget, budget: Budget) -> "OpenCommit":
         """Return the commit under the larger `budget`, which may end later."""
