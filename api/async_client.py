@@ -13,7 +13,7 @@ import httpx2
 
 from api import calls, references
 from api.calls import Call, JobFilters, Spec, T
-from api.connection import BaseClient, P, described_by, is_answer, read_event, request, with_self
+from api.connection import BaseClient, Key, P, described_by, is_answer, read_event, request, with_self
 from api.failures import UNSAYABLE, ApiError, Unreachable, unsayable
 from api.jobs import AsyncJob
 from api.retries import AWAY_S, PATIENCE_S, Patience
@@ -43,7 +43,13 @@ class AsyncClient(BaseClient):
     """
 
     def __init__(
-        self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S, away_s: float = AWAY_S
+        self,
+        url: str | None = None,
+        key: Key | None = None,
+        *,
+        timeout_s: float = 10.0,
+        retry_s: float = PATIENCE_S,
+        away_s: float = AWAY_S,
     ) -> None:
         super().__init__(url, key, timeout_s=timeout_s, retry_s=retry_s, away_s=away_s)
         self._http = httpx2.AsyncClient(**self._options)

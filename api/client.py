@@ -13,7 +13,7 @@ import httpx2
 
 from api import calls, references
 from api.calls import Call, JobFilters, Spec, T
-from api.connection import BaseClient, P, described_by, is_answer, read_event, request, with_self
+from api.connection import BaseClient, Key, P, described_by, is_answer, read_event, request, with_self
 from api.failures import UNSAYABLE, ApiError, Unreachable, unsayable
 from api.jobs import Job
 from api.retries import AWAY_S, PATIENCE_S, Patience
@@ -44,7 +44,10 @@ class Client(BaseClient):
 
     Args:
         url: e.g. `http://127.0.0.1:8470`. Without a scheme it is `http` for this machine and `https` for any other.
-        key: an API key, `wt_...`.
+            By default that of `WIRETUNE_URL`, or else of the service that runs on this machine.
+        key: an API key, `wt_...`. Or the path of a file that contains it, also as `@FILE`, or a function that returns
+            it: these are read again after a 401, so waits survive a rotation of the key. By default the key in
+            `WIRETUNE_API_KEY`, or in the file that `WIRETUNE_API_KEY_FILE` names, or of the service on this machine.
         timeout_s: timeout of one request. Calls that the service may work on for long wait for a minute at least:
             `report`, `comparison`, `snapshot`, `stages`, `artifacts`, `retry`, `extend` and `upload_code`. If there is
             no answer then, they are retried only with a `retry_s` of over a minute.
@@ -56,7 +59,13 @@ class Client(BaseClient):
     """
 
     def __init__(
-        self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S, away_s: float = AWAY_S
+        self,
+        url: str | None = None,
+        key: Key | None = None,
+        *,
+        timeout_s: float = 10.0,
+        retry_s: float = PATIENCE_S,
+        away_s: float = AWAY_S,
     ) -> None:
         super().__init__(url, key, timeout_s=timeout_s, retry_s=retry_s, away_s=away_s)
         self._http = httpx2.Client(**self._options)

@@ -2,9 +2,12 @@
 
 import logging
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -13,13 +16,19 @@ import httpx2
 from api.calls import IDEMPOTENCY_KEY, Call, T, reading
 from api.downloads import CheckedFile
 from api.failures import UNSAYABLE, ApiError, Unreachable, another, not_finite, refusal, unsayable
+from api.local_service import running_server
 from api.retries import AWAY_S, PATIENCE_S, Patience, Restarts, StreamFailures
+from service.settings import Settings
 from service.wire.access import SignInCode
 from service.wire.events import Event
 from trainers import overload
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
+#: A key, `@` and a file that contains it, the path of that file, or a function that returns the key.
+Key = str | Path | Callable[[], str]
+#: The variable that names a file with the key.
+KEY_FILE = "WIRETUNE_API_KEY_FILE"
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: Only a proxy sends these, when the service behind it does not answer.
@@ -46,26 +55,97 @@ def is_loopback(url: str) -> bool:
     return httpx2.URL(url).host in _LOOPBACK
 
 
+def located(url: str | None, key: Key | None) -> tuple[str, Key]:
+    """Return the URL and the key: as given, else of the environment, else of the service that runs on this machine.
+
+    Raises Unreachable if there is no URL and no service runs here, and LocalServerError if that cannot be asked.
+    """
+    url = os.environ.get("WIRETUNE_URL") or None if url is None else url
+    key = _key_of_environment() if key is None else key
+    if url is not None:
+        return url, "" if key is None else key
+    settings = Settings()
+    server = running_server(settings)
+    if server is None:
+        here = "no service runs on this machine: start one with `wiretune serve`, give `url`, or set WIRETUNE_URL"
+        raise Unreachable(f"http://{settings.host}:{settings.port}", httpx2.ConnectError(here))
+    return server.url, server.key if key is None else key
+
+
+def _key_of_environment() -> Key | None:
+    if key := os.environ.get("WIRETUNE_API_KEY"):
+        return key
+    return Path(file) if (file := os.environ.get(KEY_FILE)) else None
+
+
+def key_reader(key: Key) -> Callable[[], str]:
+    """Return a function that reads the key where it is. That one raises OSError if a file cannot be read."""
+    if isinstance(key, str) and not key.startswith("@"):
+        given = key
+        return lambda: given
+    if isinstance(key, str | Path):
+        file = (Path(key[1:]) if isinstance(key, str) else key).expanduser()
+        return lambda: file.read_text(encoding="utf-8").strip()
+    return key
+
+
+class KeyAuth(httpx2.Auth):
+    """Sends the key with every request. After a 401 it reads the key again and, if it was rotated, repeats the request.
+
+    Raises ApiError for a key that no header can hold.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self._read = key_reader(key)
+        self._key = _ascii(self._read())
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        sent = self._key
+        response = yield _with_key(request, sent)
+        if response.status_code != 401:
+            return
+        with suppress(OSError, UnicodeDecodeError):  # the file is being replaced; the refusal says enough
+            self._key = _ascii(self._read())
+        if self._key != sent:
+            yield _with_key(request, self._key)
+
+
+def _with_key(request: httpx2.Request, key: str) -> httpx2.Request:
+    request.headers["Authorization"] = f"Bearer {key}".rstrip()  # without a key, the refusal says what to do
+    return request
+
+
+def _ascii(key: str) -> str:
+    if wrong := [(each, at) for at, each in enumerate(key, start=1) if not each.isascii()]:
+        detail = f"a key is ASCII, as `wt_...`; got {wrong[0][0]!a} at character {wrong[0][1]}"
+        raise ApiError(401, "A valid key is required", detail=detail, slug="unauthorized")
+    return key
+
+
 class BaseClient:
     """The state that both clients share."""
 
     def __init__(
-        self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S, away_s: float = AWAY_S
+        self,
+        url: str | None = None,
+        key: Key | None = None,
+        *,
+        timeout_s: float = 10.0,
+        retry_s: float = PATIENCE_S,
+        away_s: float = AWAY_S,
     ) -> None:
+        url, key = located(url, key)
         try:
             self.url = with_scheme(url)
             self._is_local = is_loopback(self.url)
             httpx2.URL(self.url).raw_host.decode().encode("idna")  # refuses empty and long labels, as connecting does
         except (httpx2.InvalidURL, UnicodeError) as error:
             raise Unreachable(url, error) from error
-        if wrong := [(each, at) for at, each in enumerate(key, start=1) if not each.isascii()]:
-            detail = f"a key is ASCII, as `wt_...`; got {wrong[0][0]!a} at character {wrong[0][1]}"
-            raise ApiError(401, "A valid key is required", detail=detail, slug="unauthorized")
         self._retry_s, self._away_s = retry_s, max(retry_s, away_s) if retry_s > 0 else 0.0
         self._has_answered, self._is_away = False, False
         self._options: dict[str, Any] = {
             "base_url": self.url,
-            "headers": {"Authorization": f"Bearer {key}".rstrip()},  # without a key, the refusal says what to do
+            "auth": KeyAuth(key),
             "timeout": timeout_s,
             "limits": _LIMITS,
             "trust_env": not self._is_local,

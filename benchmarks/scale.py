@@ -32,8 +32,9 @@ import numpy as np
 from replicas import load
 from rows import append
 
-from api.cli.local import Server, start_server, stop_server
+from api.cli.local import start_server, stop_server
 from api.client import Client
+from api.local_service import Server
 from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped
 from service.control.processes import wait_until
 from service.job.spec import JobSpec

@@ -9,10 +9,10 @@ from typing import Annotated, NamedTuple
 import typer
 
 from api.cli.figures import size
-from api.cli.local import running_server
 from api.cli.terminal import FAILED, AsJson, fail, print_json, read_settings, require_agreement, told_plainly
 from api.client import Client
 from api.failures import ApiError, Unreachable
+from api.local_service import running_server
 from service.control import cleaning
 from service.control.access.rules import LOCAL
 from service.control.database.engine import is_there

@@ -5,9 +5,9 @@ from typing import Any
 
 import typer
 
-from api.cli.local import LocalServerError, Server, running_server
 from api.client import Client
 from api.failures import ApiError, Unreachable
+from api.local_service import LocalServerError, Server, running_server
 from service.settings import Settings
 
 #: A shell should not wait longer than this.

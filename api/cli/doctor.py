@@ -20,13 +20,13 @@ import typer
 from packaging.requirements import Requirement
 from pydantic import BaseModel, TypeAdapter
 
-from api.cli.local import LocalServerError, running_server
 from api.cli.rehearsal import CannotTrain, answers
 from api.cli.sheet import Sheet
 from api.cli.terminal import FAILED, AsJson, Key, Url, console, print_json, read_settings
 from api.client import Client
 from api.connection import is_loopback, with_scheme
 from api.failures import ApiError, Unreachable
+from api.local_service import LocalServerError, running_server
 from service.control.database.engine import is_sqlite, is_there
 from service.control.database.schema import MADE_BY_NEWER, is_newer, revisions
 from service.control.ray_cluster import embedded

@@ -12,8 +12,7 @@ from api.calls import JobFilters
 from api.cli import explanation, figures, report
 from api.cli.job_file import JobName, NewLabels, Sets, label_pairs, put_changes, read_job
 from api.cli.logs import follow_log, last_lines
-from api.cli.progress import where_it_is
-from api.cli.runs import follow
+from api.cli.progress import follow, where_it_is
 from api.cli.sheet import Sheet
 from api.cli.terminal import (
     FAILED,

@@ -1,4 +1,4 @@
-"""The server on this machine: find it, start it, stop it."""
+"""The server on this machine: start it, stop it."""
 
 import json
 import os
@@ -9,11 +9,10 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
-import httpx2
 import psutil
 
+from api.local_service import Announced, LocalServerError, Server, announced, running_server
 from service.control import processes
 from service.control.database.locks import prepare_state_dir
 from service.control.ray_cluster import embedded
@@ -21,23 +20,11 @@ from service.settings import Settings
 from trainers import overload
 
 START_S = 60.0
-ANSWER_S = 10.0
 STOP_S = 90.0
 _POLL_S = 0.05
 _TAIL_BYTES = 2000
 #: Servers that this process started. A child's end is known by waiting for it, not by its id.
 _children: dict[int, "subprocess.Popen[bytes]"] = {}
-
-
-class Server(NamedTuple):
-    """The address of a running server, and a key for it."""
-
-    url: str
-    key: str
-
-
-class LocalServerError(Exception):
-    """The local server failed to do something; the message says where to look."""
 
 
 class StartedElsewhere(Exception):
@@ -46,31 +33,6 @@ class StartedElsewhere(Exception):
     def __init__(self, server: Server) -> None:
         super().__init__(f"another process started the service at {server.url}")
         self.server = server
-
-
-def running_server(settings: Settings, *, timeout_s: float = ANSWER_S) -> Server | None:
-    """Return the server of the state dir, if one runs.
-
-    Raises `LocalServerError` if it does not answer or its files cannot be read.
-    """
-    found = _announced(settings.state_dir)
-    if found is None:
-        return None
-    try:
-        if not httpx2.get(f"{found.url}/healthz", timeout=timeout_s, trust_env=False).is_success:
-            return None
-    except httpx2.TimeoutException as error:
-        late = f"the service at {found.url} (process {found.pid}) is up and did not answer within {timeout_s:g} s"
-        raise LocalServerError(overload.explained(late, overload.here())) from error
-    except httpx2.HTTPError:
-        return None
-    key = settings.state_dir / "api_key"
-    try:
-        return Server(found.url, key.read_text().strip())
-    except OSError as error:
-        raise LocalServerError(
-            f"cannot read the key to {found.url}, {key}: {error.strerror}; give --url and --key"
-        ) from error
 
 
 def start_server(settings: Settings, *, linger_s: float | None = None) -> Server:
@@ -140,7 +102,7 @@ def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", printe
 
     settled = processes.wait_until(look, timeout_s=START_S, every_s=_POLL_S)
     if isinstance(settled, Server):
-        found = _announced(settings.state_dir)
+        found = announced(settings.state_dir)
         if found is not None and found.pid != process.pid:
             raise StartedElsewhere(settled)
         return settled
@@ -170,7 +132,7 @@ def stop_server(settings: Settings) -> str:
 
     Raises `LocalServerError` if no server runs.
     """
-    found = _announced(settings.state_dir)
+    found = announced(settings.state_dir)
     if found is None:
         raise LocalServerError(f"no server of {settings.state_dir} is running")
     processes.send(found.pid, signal.SIGTERM)
@@ -182,38 +144,12 @@ def stop_server(settings: Settings) -> str:
     return f"the service at {found.url} (process {found.pid}) did not stop within {STOP_S:.0f} s and was killed"
 
 
-class _Announced(NamedTuple):
-    """The contents of `server.json`. After a crash another process may have its pid, but not its start time."""
-
-    url: str
-    pid: int
-    started_at: int  # clock ticks since boot
-
-
-def _announced(state_dir: Path) -> _Announced | None:
-    """Return the announced server of the state dir if its process lives; it may still not answer."""
-    path = state_dir / "server.json"
-    try:
-        found = _Announced(**json.loads(path.read_text()))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise LocalServerError(f"cannot read {path}: {error.strerror}; check WIRETUNE_STATE_DIR") from error
-    except (TypeError, ValueError) as error:
-        raise LocalServerError(
-            f"{path} does not say which service runs here: end one that does by its process, and remove the file"
-        ) from error
-    return found if _is_alive(found) else None
-
-
-def _is_alive(server: _Announced) -> bool:
+def _is_alive(server: Announced) -> bool:
     child = _children.get(server.pid)
-    if child is not None:
-        return child.poll() is None
-    return processes.is_running(server.pid, word="serve") and processes.started_at(server.pid) == server.started_at
+    return server.is_alive if child is None else child.poll() is None
 
 
-def _ends(server: _Announced) -> bool:
+def _ends(server: Announced) -> bool:
     """Wait for the server to end, and return whether it did in time."""
     has_ended = processes.wait_until(lambda: not _is_alive(server), timeout_s=STOP_S, every_s=_POLL_S)
     if has_ended:

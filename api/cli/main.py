@@ -17,10 +17,7 @@ from pydantic import ValidationError
 from api.cli import (
     access_commands,
     check_command,
-    clean_command,
     compare_command,
-    database_commands,
-    doctor,
     export_command,
     exports,
     init_command,
@@ -38,7 +35,6 @@ from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.cli.job_commands import print_result, require_success
 from api.cli.job_file import JobName, NewLabels, Sets, put_changes, read_job
 from api.cli.panels import Panels
-from api.cli.runs import Interrupted, Run
 from api.cli.terminal import (
     FAILED,
     INTERRUPTED,
@@ -151,6 +147,8 @@ def replay(
 
     On CPUs they are equal with the same releases and data, for budgets in steps or bytes.
     """
+    from api.cli.runs import Interrupted, Run  # needs what the service runs on
+
     try:
         recorded = RecordedSchedule.from_json(schedule.read_text(encoding="utf-8"))
         spec = replayed(recorded)
@@ -215,7 +213,6 @@ def demo(
     say(out, f"A service started here stays up for {minutes} after its last visitor; `wiretune stop` ends it.")
 
 
-app.add_typer(clean_command.app)
 app.add_typer(job_commands.app)
 app.add_typer(wait_command.app)
 app.add_typer(export_command.app)
@@ -227,10 +224,8 @@ app.add_typer(plot.app)
 app.add_typer(check_command.app)
 app.add_typer(prediction_commands.app)
 app.add_typer(init_command.app)
-app.add_typer(doctor.app)
 app.add_typer(access_commands.app)
 app.add_typer(queue_commands.app)
-app.add_typer(database_commands.app)
 
 
 def _run_here(
@@ -240,6 +235,8 @@ def _run_here(
 
     With `as_json` the result goes to standard output as JSON; the demonstration's goes to `json_file`.
     """
+    from api.cli.runs import Interrupted, Run  # needs what the service runs on
+
     out = console(as_json=as_json or json_file == STANDARD, is_lasting=True)
 
     def at_end(client: Client, view: JobView) -> None:

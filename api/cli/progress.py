@@ -5,10 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from pydantic import ValidationError
+from rich.console import Console
 
 from api.calls import with_progress
 from api.cli import figures
 from api.cli.sheet import INDENT
+from api.cli.terminal import say
 from api.client import Client
 from api.display import LONG_S, SPANS, duration, how_far, trial_name
 from search.config import Budget
@@ -123,6 +125,20 @@ class Progress:
         elif trial.backend and trial.seconds >= self._next_line_s.get(trial.trial_id, _QUIET_S * self._tells_news):
             self._next_line_s[trial.trial_id] = trial.seconds + _quiet_s(trial, spec)
             yield f"{name}: {_where(trial)}{self._how_far}"
+
+
+def follow(client: Client, job_id: str, console: Console, *, with_history: bool = True) -> JobView:
+    """Print the job's progress until it is over, and return its last view.
+
+    Without the history, begin with a line about each trial.
+    """
+    progress = Progress(client, job_id, with_history=with_history)
+    with console.status("") as status:  # draws nothing without a terminal
+        for view in client.watch(job_id):
+            for line in progress.lines(view):
+                say(console, line)
+            status.update(progress.summary)
+    return view
 
 
 def _quiet_s(trial: TrialView, spec: JobSpec | UnreadJob) -> float:

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from api.cli.local import Server, StartedElsewhere, running_server, start_server, stop_server
-from api.cli.progress import Progress
+from api.cli.local import StartedElsewhere, start_server, stop_server
+from api.cli.progress import follow
 from api.cli.terminal import say
 from api.client import Client
 from api.failures import ApiError, Unreachable
+from api.local_service import Server, running_server
 from api.retries import PATIENCE_S
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, JobState
@@ -157,20 +158,6 @@ class Run:
 def _client_of(server: Server) -> Client:
     """Return a client of a local service; if that is away for longer than a restart takes, it has ended."""
     return Client(server.url, server.key, away_s=PATIENCE_S)
-
-
-def follow(client: Client, job_id: str, console: Console, *, with_history: bool = True) -> JobView:
-    """Print the job's progress until it is over, and return its last view.
-
-    Without the history, begin with a line about each trial.
-    """
-    progress = Progress(client, job_id, with_history=with_history)
-    with console.status("") as status:  # draws nothing without a terminal
-        for view in client.watch(job_id):
-            for line in progress.lines(view):
-                say(console, line)
-            status.update(progress.summary)
-    return view
 
 
 @contextmanager

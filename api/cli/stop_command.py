@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from api.cli import completion
-from api.cli.local import stop_server
 from api.cli.terminal import (
     AsJson,
     Key,
@@ -67,6 +66,8 @@ def _stop_service(context: typer.Context, url: str | None, *, as_json: bool) -> 
         )
     if url is not None:
         warn(f"`stop` without a job ends the service of this machine, whatever WIRETUNE_URL says, not that at {url}")
+    from api.cli.local import stop_server  # needs what the service runs on
+
     with told_plainly():
         message = stop_server(read_settings())
     if as_json:

@@ -15,10 +15,11 @@ from rich.console import Console
 
 from api.calls import UnreadableAnswer
 from api.cli import completion
-from api.cli.local import LocalServerError, running_server
 from api.cli.sheet import GAP, folded, visible
 from api.client import Client
+from api.connection import KEY_FILE, key_reader
 from api.failures import ApiError, DamagedDownload, UnknownJob, Unreachable, problem_type
+from api.local_service import LocalServerError, running_server
 from api.retries import PATIENCE_S
 from service.errors import NotFound, WiretuneError
 from service.job.problems import Problem
@@ -44,29 +45,28 @@ JobIds = Annotated[
     typer.Argument(metavar="JOB JOB ...", help=f"two jobs or more: {_HOW_JOBS_GO}", autocompletion=completion.jobs),
 ]
 Url = Annotated[str | None, typer.Option(envvar="WIRETUNE_URL", help="default: the service running here")]
-_KEY_FILE = "WIRETUNE_API_KEY_FILE"
 
 
-def _read_key(context: typer.Context, given: str | None) -> str | None:
-    """Return the given key, or the key in a file: `@FILE`, or by default the one that the variable names."""
-    file = os.environ.get(_KEY_FILE) if given is None else given[1:] if given.startswith("@") else None
-    if not file:
-        return given
+def _require_key(context: typer.Context, given: str | None) -> str | None:
+    """Return the given key, else `@` and the file that the variable names. Exits with 2 if a file cannot be read."""
+    if given is None and (file := os.environ.get(KEY_FILE)):
+        given = f"@{file}"
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8").strip()
+        key_reader(given or "")()
     except (OSError, UnicodeDecodeError) as error:
         if context.resilient_parsing:  # silent: a shell completes while the user types
             return None
-        fail(f"cannot read the key in {file}: {getattr(error, 'strerror', None) or error}")
+        fail(f"cannot read the key in {str(given)[1:]}: {getattr(error, 'strerror', None) or error}")
+    return given
 
 
 Key = Annotated[
     str | None,
     typer.Option(
         envvar="WIRETUNE_API_KEY",
-        callback=_read_key,
+        callback=_require_key,
         metavar="KEY|@FILE",
-        help=f"an API key, or `@` and a file that contains it; default: the file that {_KEY_FILE} names",
+        help=f"an API key, or `@` and a file that contains it; default: the file that {KEY_FILE} names",
     ),
 ]
 IdempotencyKey = Annotated[

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from api.cli.local import Server, start_server, stop_server
+from api.cli.local import start_server, stop_server
 from api.client import Client
 from api.failures import ApiError, Unreachable
+from api.local_service import Server
 from api.retries import is_passing
 from service.control import processes
 from service.control.ray_cluster import embedded

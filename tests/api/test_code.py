@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from api import calls
 from api.cli import clean_command, main
-from api.cli.local import Server
 from api.client import Client
 from api.failures import ApiError
 from api.http import uploads
 from api.http.app import create_app
+from api.local_service import Server
 from service.code_package import MAX_ZIP_BYTES, Package, of_folder, of_zip
 from service.control.access.rules import LOCAL, Principal
 from service.control.storage import Storage

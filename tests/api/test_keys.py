@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from api.cli import access_commands, main, terminal
-from api.cli.local import Server
 from api.client import Client
 from api.failures import ApiError
 from api.http.app import create_app
 from api.http.rate_limits import FAILURES_PER_MINUTE
+from api.local_service import Server
 from service.control.access.rules import LOCAL
 from service.control.store import Store
 from service.wire.access import NewKey, Role

@@ -14,9 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from api.cli import local, main
-from api.cli.local import LocalServerError, Server, StartedElsewhere, running_server, start_server, stop_server
+from api.cli.local import StartedElsewhere, start_server, stop_server
 from api.client import Client
 from api.http.server import Linger, PortBusy, _announced, bind, ensure_key
+from api.local_service import LocalServerError, Server, running_server
 from service.control import processes
 from service.control.access.rules import LOCAL
 from service.control.database.locks import lock_service, prepare_state_dir

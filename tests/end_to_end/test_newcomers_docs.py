@@ -23,5 +23,9 @@ def test_the_page_for_curl_does_what_it_says(replaced: dict[str, str], tmp_path:
     run_console("rest.md", tmp_path, replaced)
 
 
-def test_the_page_for_python_does_what_it_says(replaced: dict[str, str]) -> None:
-    run_python("python.md", replaced)
+def test_the_page_for_python_does_what_it_says(replaced: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    url, key_file = replaced.values()
+    monkeypatch.setenv("WIRETUNE_URL", url)
+    monkeypatch.setenv("WIRETUNE_API_KEY_FILE", key_file)
+
+    run_python("python.md", {})

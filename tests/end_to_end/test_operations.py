@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load
 
-from api.cli.local import Server, start_server, stop_server
+from api.cli.local import start_server, stop_server
 from api.client import Client
+from api.local_service import Server
 from service import tracing
 from service.control import backup
 from service.control.processes import wait_until

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from api.cli import clean_command, main
-from api.cli.local import Server
 from api.client import Client
 from api.failures import Unreachable
+from api.local_service import Server
 from service.control import cleaning
 from service.control.listing import JobFilter
 from service.control.ray_cluster import embedded

@@ -20,13 +20,14 @@ from rich.console import Console
 from typer import Abort, Exit
 from typer.testing import CliRunner
 
-from api.cli import job_commands, main, runs, stop_command
-from api.cli.local import LocalServerError, Server, StartedElsewhere
+from api.cli import job_commands, local, main, runs
+from api.cli.local import StartedElsewhere
 from api.cli.runs import Interrupted, Run
 from api.cli.terminal import STANDARD, require_agreement, require_writable, say
 from api.client import Client
 from api.failures import ApiError, Unreachable
 from api.http.examples import EXAMPLE_JOB
+from api.local_service import LocalServerError, Server
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -469,7 +470,7 @@ def test_a_replay_of_a_schedule_that_is_not_complete_warns(
     out = tmp_path / "schedule.json"
     run_cli.invoke(main.app, ["export", reporting.job_id, "--out", str(out)])
     out.write_text(json.dumps(json.loads(out.read_text()) | {"complete": complete}))
-    monkeypatch.setattr(main, "Run", Mock())
+    monkeypatch.setattr(runs, "Run", Mock())
 
     done = run_cli.invoke(main.app, ["replay", str(out)])
 
@@ -539,7 +540,7 @@ def test_a_run_says_that_it_is_not_where_the_url_points(job_file: Path, monkeypa
 def test_another_service_cannot_be_stopped_and_this_one_is_left_alone(
     typed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stop_command, "stop_server", lambda settings: pytest.fail("it was stopped"))
+    monkeypatch.setattr(local, "stop_server", lambda settings: pytest.fail("it was stopped"))
 
     result = run_cli.invoke(main.app, ["stop", *typed])
 
@@ -548,7 +549,7 @@ def test_another_service_cannot_be_stopped_and_this_one_is_left_alone(
 
 def test_a_stop_says_that_it_is_not_where_the_url_points(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WIRETUNE_URL", "http://elsewhere:8470")
-    monkeypatch.setattr(stop_command, "stop_server", lambda settings: "stopped it")
+    monkeypatch.setattr(local, "stop_server", lambda settings: "stopped it")
 
     result = run_cli.invoke(main.app, ["stop"])
 
@@ -843,7 +844,7 @@ def test_a_run_outlives_whoever_reads_its_progress(settings: Settings, monkeypat
                 say(self._console, line)
                 said.append(line)
 
-    monkeypatch.setattr(main, "Run", Talking)
+    monkeypatch.setattr(runs, "Run", Talking)
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w") as unread, monkeypatch.context() as patch:

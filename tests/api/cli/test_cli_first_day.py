@@ -3,6 +3,8 @@
 import json
 import socket
 import unicodedata
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,15 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 from typer.main import get_command
+from typer import Context
 from typer.testing import CliRunner
 
-from api.cli import check_command, doctor, init_command, local, main, rehearsal
+from api.cli import check_command, doctor, init_command, main, rehearsal
 from api.cli.doctor import Found, Service
-from api.cli.local import LocalServerError
 from api.cli.panels import PANELS
 from api.client import Client
 from service.control.access.rules import Principal
+from api.local_service import Announced, LocalServerError, running_server
 from service.control.store import Store
 from service.job.advice import advice
 from service.job.spec import JobSpec
@@ -63,10 +66,30 @@ def test_a_first_job_of_a_factory_has_its_parameters_and_replaces_no_file(
 
 
 def test_help_lists_every_command_under_one_heading_and_a_newcomers_first() -> None:
-    commands = get_command(main.app).commands
+def every_command() -> list[str]:
+    """Return the names of all commands, each of which there is."""
+    group: Any = get_command(main.app)
+    names = group.list_commands(Context(group))
+    assert all(group.get_command(Context(group), name) is not None for name in names)
+    return list(names)
+
+
+def test_a_command_that_asks_a_service_needs_nothing_that_only_the_service_runs_on() -> None:
+    program = """
+import sys
+sys.modules["fcntl"] = None  # as on Windows
+from api.cli.main import app
+app(["list", "--url", "http://127.0.0.1:9", "--key", "wt_any"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 3 and "no Wiretune service answers" in done.stderr, done.stderr
+
+
+    commands = every_command()
     shown = run_cli.invoke(main.app, ["--help"]).stdout
 
-    assert list(commands) == [name for names in PANELS.values() for name in names]
+    assert commands == [name for names in PANELS.values() for name in names]
     places = [shown.index(f"─ {panel} ─") for panel in PANELS]
     assert places == sorted(places)
     assert shown.index("demo") < shown.index("init") < shown.index("submit") < shown.index("clean")
@@ -78,7 +101,10 @@ def test_every_argument_and_option_says_what_it_is() -> None:
         for inner, each in getattr(command, "commands", {}).items():
             yield from parameters(each, f"{name} {inner}")
 
-    assert [name for name, said in parameters(get_command(main.app), "wiretune") if not said] == []
+    group: Any = get_command(main.app)
+    named = [(name, group.get_command(Context(group), name)) for name in every_command()]
+
+    assert [name for command, each in named for name, said in parameters(each, command) if not said] == []
 
 
 def test_a_workload_is_tried_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,12 +458,12 @@ def test_a_service_of_this_machine_that_cannot_be_asked_is_a_finding(
 def test_a_service_whose_key_is_gone_is_said_so(
     live_url: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_is_alive", lambda server: True)
+    monkeypatch.setattr(Announced, "is_alive", True)
     settings = settings.model_copy(update={"state_dir": tmp_path / "other"})
     _announce(settings.state_dir, json.dumps({"url": live_url, "pid": 1, "started_at": 0}))
 
     with pytest.raises(LocalServerError, match=r"api_key: No such file or directory; give --url and --key"):
-        local.running_server(settings)
+        running_server(settings)
 
 
 def test_a_database_of_a_newer_release_fails_with_what_to_do(

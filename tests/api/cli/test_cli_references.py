@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from api.async_client import AsyncClient
 from api.cli import completion, main
-from api.cli.local import Server
 from api.client import Client
 from api.connection import with_scheme
 from api.failures import ApiError, UnknownJob, Unreachable
+from api.local_service import Server
 from service.control.access.rules import LOCAL
 from service.control.store import Store
 from service.job.spec import JobSpec
