@@ -104,6 +104,7 @@ class AsyncClient(BaseClient):
     queue = _awaited(calls.queue)
     quotas = _awaited(calls.quotas)
     set_quota = _awaited(calls.set_quota)
+    edit_quota = _awaited(calls.edit_quota)
     delete_quota = _awaited(calls.delete_quota)
     code = _awaited(calls.code)
     list_code = _awaited(calls.list_code)
@@ -230,6 +231,10 @@ class AsyncClient(BaseClient):
     async def save_file(self, job_id: str, path: str, out: BinaryIO) -> None:
         """Write a file of the job's folder on storage to `out`: a checkpoint's manifest, or a file that it names."""
         await self.save(calls.file(job_id, path), out)
+
+    async def save_code(self, digest: str, out: BinaryIO, *, project: str | None = None) -> None:
+        """Write the files of a package of code to `out`, as a zip. For `project` see `delete_code`."""
+        await self.save(calls.code_content(digest, project=project), out)
 
     async def watch(
         self, job_id: str, *, timeout_s: float | None = None, poll_s: float | None = None

@@ -172,6 +172,8 @@ class JobFilters(TypedDict, total=False):
     archived: bool | None
     ids: Collection[str] | None
     progress: bool
+    fields: Collection[str]
+    bill: bool
     order_by: JobOrder
 
 
@@ -191,6 +193,8 @@ def jobs(
     archived: bool | None = False,
     ids: Collection[str] | None = None,
     progress: bool = False,
+    fields: Collection[str] = (),
+    bill: bool = False,
     order_by: JobOrder = JobOrder.CREATED_DOWN,
     limit: int = 50,
     cursor: str | None = None,
@@ -211,6 +215,8 @@ def jobs(
         archived: False leaves archived jobs out, True lists only those, None lists both.
         ids: only jobs with one of these ids, up to 500. An empty list returns no job.
         progress: fill in `progress`: how far each job is.
+        fields: JSON pointers into the jobs' specs, such as `/optimizer/learning_rate`: fill in `fields` by them.
+        bill: fill in `bill`: what all trials of each job have used.
         order_by: e.g. `"name"`, or `"-name"` for the reverse. `"result"` has the best job first.
         limit: the most jobs to return, up to 500.
         cursor: `next_cursor` of the previous page, in the same order.
@@ -232,6 +238,8 @@ def jobs(
         archived=_ARCHIVED[archived],
         id=[ids] if isinstance(ids, str) else list(ids or ()),
         progress=progress or None,
+        field=[fields] if isinstance(fields, str) else list(fields),
+        bill=bill or None,
         order_by=order_by,
         limit=limit,
         cursor=cursor,
@@ -465,14 +473,18 @@ def edit(
     notes: str | None = None,
     archived: bool | None = None,
     priority: Priority | str | None = None,
+    webhook: Mapping[str, Any] | Literal[False] | None = None,
     version: int | None = None,
 ) -> Call[JobView]:
     """Edit the job's labels and notes, archive it once it is over, or bring it back.
 
     Only the named labels change; None removes one. A job that is not over can also get another `priority`: low,
-    normal, high or urgent. Fields that you leave out stay as they are. For `version` see `resume`.
+    normal, high or urgent. `webhook`, such as `{"url": "https://..."}`, is told of what happens from then on; False
+    removes it. Fields that you leave out stay as they are. For `version` see `resume`.
     """
     patch = _given(labels=labels and dict(labels), notes=notes, archived=archived, priority=priority)
+    if webhook is not None:
+        patch["webhook"] = dict(webhook) if webhook else None
     headers = _if_match(version)
     return Call("PATCH", f"/v1/jobs/{job_id}", reading(JobView.model_validate_json), headers=headers, json=patch)
 
@@ -518,7 +530,10 @@ def create_key(
     project: str = DEFAULT_PROJECT,
     expires_at: datetime | None = None,
 ) -> Call[IssuedKey]:
-    """Make an API key; for admins. Its `secret` is shown only this once."""
+    """Make an API key. Its `secret` is shown only this once.
+
+    Only admins make keys of other owners and projects, or with a stronger role than their own.
+    """
     ends = expires_at and expires_at.isoformat()
     given = _given(name=name, owner=owner, role=role, project=project, expires_at=ends)
     return Call("POST", "/v1/keys", reading(IssuedKey.model_validate_json), json=given, is_repeatable=False)
@@ -534,9 +549,11 @@ def key(key_id: str) -> Call[KeyView]:
     return _get(f"/v1/keys/{key_id}", reading(KeyView.model_validate_json))
 
 
-def rotate_key(key_id: str) -> Call[IssuedKey]:
-    """Give a key a new secret. The old one stops working at once."""
-    return Call("POST", f"/v1/keys/{key_id}:rotate", reading(IssuedKey.model_validate_json), is_repeatable=False)
+def rotate_key(key_id: str, *, grace_s: float = 0.0) -> Call[IssuedKey]:
+    """Give a key a new secret. The old one stops working at once, or after `grace_s`."""
+    path, read = f"/v1/keys/{key_id}:rotate", reading(IssuedKey.model_validate_json)
+    # With a grace a repeat does no harm: the secret in a lost answer is one that nobody uses.
+    return Call("POST", path, read, params=_given(grace_s=grace_s or None), is_repeatable=grace_s > 0)
 
 
 def revoke_key(key_id: str) -> Call[KeyView]:
@@ -586,11 +603,22 @@ def set_quota(
     waiting: int | None = None,
     weight: float = 1.0,
 ) -> Call[QuotaView]:
-    """Set the quota of an `owner` or a `project`. The name `*` is for all without their own; None is no limit."""
+    """Set the quota of an `owner` or a `project`. The name `*` is for all without their own; None is no limit.
+
+    It replaces an earlier quota as a whole; `edit_quota` changes some of its limits.
+    """
     limits = {"workers": workers, "gpus": gpus, "running": running, "weight": weight}
     if waiting is not None:  # earlier releases of the service do not know it
         limits["waiting"] = waiting
     return Call("PUT", _quota(kind, name), reading(QuotaView.model_validate_json), json=limits)
+
+
+def edit_quota(kind: QuotaKind | str, name: str, changes: Mapping[str, float | None]) -> Call[QuotaView]:
+    """Change limits of a quota, such as `{"weight": 3, "gpus": None}`, or make it. The others stay; None is no limit.
+
+    The limits are those of `set_quota`.
+    """
+    return Call("PATCH", _quota(kind, name), reading(QuotaView.model_validate_json), json=dict(changes))
 
 
 def delete_quota(kind: QuotaKind | str, name: str) -> Call[None]:
@@ -614,6 +642,11 @@ def code(digest: str, *, project: str | None = None) -> Call[CodeView]:
     For `project` see `delete_code`.
     """
     return _get(f"/v1/code/{digest}", reading(CodeView.model_validate_json), project=project)
+
+
+def code_content(digest: str, *, project: str | None = None) -> Call[bytes]:
+    """Return the files of a package of code as a zip. For `project` see `delete_code`."""
+    return _get_bytes(f"/v1/code/{digest}/content", _BINARY, project=project)
 
 
 def list_code(*, limit: int = 50, cursor: str | None = None) -> Call[CodePage]:

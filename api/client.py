@@ -120,6 +120,7 @@ class Client(BaseClient):
     queue = _blocking(calls.queue)
     quotas = _blocking(calls.quotas)
     set_quota = _blocking(calls.set_quota)
+    edit_quota = _blocking(calls.edit_quota)
     delete_quota = _blocking(calls.delete_quota)
     code = _blocking(calls.code)
     list_code = _blocking(calls.list_code)
@@ -252,6 +253,10 @@ class Client(BaseClient):
     def save_file(self, job_id: str, path: str, out: BinaryIO) -> None:
         """Write a file of the job's folder on storage to `out`: a checkpoint's manifest, or a file that it names."""
         self.save(calls.file(job_id, path), out)
+
+    def save_code(self, digest: str, out: BinaryIO, *, project: str | None = None) -> None:
+        """Write the files of a package of code to `out`, as a zip. For `project` see `delete_code`."""
+        self.save(calls.code_content(digest, project=project), out)
 
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float | None = None) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds; the last one is in its terminal state.

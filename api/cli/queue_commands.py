@@ -1,7 +1,7 @@
 """`wiretune queue`, `priority`, `quota`: waiting jobs, their order, and the limits of owners and projects."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,23 @@ from service.wire.queue import QuotaKind, QuotaView
 app = typer.Typer()
 quota = typer.Typer(no_args_is_help=True, help="List, set and remove quotas of owners and projects; for operators.")
 app.add_typer(quota, name="quota")
+
+_NO_LIMIT = "none"
+
+
+def _limit(text: str) -> float | str:
+    """Return a limit: a number, or the word for no limit."""
+    if text == _NO_LIMIT:
+        return text
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is neither a number nor `{_NO_LIMIT}`") from error
+
+
+def _limit_option(what: str) -> Any:
+    return typer.Option(metavar="N", parser=_limit, help=f"{what}; `{_NO_LIMIT}`: any number; default: as before")
+
 
 QuotaName = Annotated[str, typer.Argument(metavar="NAME", help="an owner or a project; `*`: whoever has no quota")]
 
@@ -82,20 +99,22 @@ def list_quotas(url: Url = None, key: Key = None, as_json: AsJson = False) -> No
 def set_quota(
     kind: Annotated[QuotaKind, typer.Argument(help="whether NAME is an owner or a project")],
     name: QuotaName,
-    workers: Annotated[int | None, typer.Option(min=0, help="workers at a time; default: any number")] = None,
-    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs at a time; default: any number")] = None,
-    running: Annotated[int | None, typer.Option(min=0, help="jobs at a time; default: any number")] = None,
-    waiting: Annotated[int | None, typer.Option(min=0, help="queued jobs; default: any number")] = None,
-    weight: Annotated[float, typer.Option(min=0.001, max=1000, help="a project's share beside other projects'")] = 1.0,
+    workers: Annotated[Any, _limit_option("workers at a time")] = None,
+    gpus: Annotated[Any, _limit_option("GPUs at a time")] = None,
+    running: Annotated[Any, _limit_option("jobs at a time")] = None,
+    waiting: Annotated[Any, _limit_option("queued jobs")] = None,
+    weight: Annotated[
+        float | None, typer.Option(min=0.001, max=1000, help="a project's share beside other projects'; at first 1")
+    ] = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set or replace the quota of an owner or a project. Running jobs go on."""
+    """Set limits of an owner or a project; those that you do not name stay. Running jobs go on."""
+    limits = {"workers": workers, "gpus": gpus, "running": running, "waiting": waiting, "weight": weight}
+    changes = {limit: None if value == _NO_LIMIT else value for limit, value in limits.items() if value is not None}
     with open_client(url, key) as client:
-        found = client.set_quota(
-            kind, name, workers=workers, gpus=gpus, running=running, waiting=waiting, weight=weight
-        )
+        found = client.edit_quota(kind, name, changes)
     if as_json:
         print_json(found)
     else:

@@ -61,6 +61,7 @@ lease = read(Lease)
 prediction_request = read(PredictionRequest, refuses_as=InvalidRequest)
 new_key = read(NewKey, max_bytes=MAX_KEY_BYTES, refuses_as=InvalidRequest)
 quota_limits = read(QuotaLimits, max_bytes=MAX_KEY_BYTES, refuses_as=InvalidRequest)
+quota_edit = read(QuotaLimits, media_types=CHANGES_TYPES, max_bytes=MAX_KEY_BYTES, refuses_as=InvalidRequest)
 sign_in = read(SignIn, max_bytes=MAX_KEY_BYTES, refuses_as=InvalidRequest)
 
 

@@ -271,6 +271,9 @@ def test_the_command_line_shows_the_queue_and_sets_quotas_and_priorities(app, ca
             *("quota", "set", "project", "vision", "--workers", "8", "--gpus", "2", "--waiting", "90", "--weight", "3")
         )
         assert "vision" in run("quota", "list") and "any" in run("quota", "list")
+        assert "project vision: 8 workers, 90 waiting jobs; weight 5" in run(
+            *("quota", "set", "project", "vision", "--gpus", "none", "--weight", "5")
+        )
         assert "removed the quota of project vision" in run("quota", "delete", "project", "vision")
         shown = run("queue")
         assert "1 wait; free are 2 of 8 CPUs" in shown and waiting in shown
@@ -300,3 +303,14 @@ def test_the_client_sets_lists_and_removes_quotas(app, store):
         assert (made.name, made.workers, made.gpus) == ("oidc:a|b@c", 3, None)
         client.delete_quota("owner", "oidc:a|b@c")
         assert client.quotas() == () and client.queue().of == 0
+
+
+def test_a_patch_changes_only_the_limits_that_it_names_and_makes_a_quota_where_there_is_none(app, store):
+    with serving(app) as url, Client(url, store.add_key("operator")) as client:
+        made = client.edit_quota("project", "vision", {"workers": 64, "gpus": 8})
+        assert (made.workers, made.gpus, made.running, made.weight) == (64, 8, None, 1)
+
+        found = client.edit_quota("project", "vision", {"weight": 3, "gpus": None})
+
+        assert (found.workers, found.gpus, found.running, found.weight) == (64, None, None, 3)
+        assert client.quotas() == (found,)

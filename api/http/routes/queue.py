@@ -59,6 +59,29 @@ def set_quota(
 
 
 @router.serves(
+    "PATCH",
+    "/quotas/{kind}/{name:path}",
+    Operation(
+        id="updateQuota",
+        action=Action.SET_QUOTAS,
+        body=Body(model=QuotaLimits, example={"weight": 3, "gpus": None}, media_types=bodies.CHANGES_TYPES),
+    ),
+)
+def update_quota(
+    kind: QuotaKind,
+    name: _Name,
+    patch: Annotated[QuotaLimits, Depends(bodies.quota_edit)],
+    store: StoreOf,
+    caller: Caller,
+) -> QuotaView:
+    """Change some limits of a quota, by a JSON merge patch: what is left out stays, and null removes a limit.
+
+    If there is no such quota, it is made with these limits only.
+    """
+    return store.quotas.edit(kind, name, patch, by=caller)
+
+
+@router.serves(
     "DELETE",
     "/quotas/{kind}/{name:path}",
     Operation(id="deleteQuota", action=Action.SET_QUOTAS, errors=(NotFound,)),

@@ -1,6 +1,7 @@
 """Quotas and the past use of projects, as stored in the database."""
 
 import math
+from collections.abc import Collection
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -100,17 +101,25 @@ class QuotaBook:
 
     def set(self, kind: QuotaKind, name: str, wanted: QuotaLimits, *, by: Principal) -> QuotaView:
         """Set a quota, in place of any earlier one."""
+        return self._put(kind, name, wanted, _LIMITS, by=by, action="setQuota")
 
+    def edit(self, kind: QuotaKind, name: str, patch: QuotaLimits, *, by: Principal) -> QuotaView:
+        """Change the fields of a quota that `patch` names. If there is no quota, the others have their defaults."""
+        return self._put(kind, name, patch, patch.model_fields_set, by=by, action="updateQuota")
+
+    def _put(
+        self, kind: QuotaKind, name: str, wanted: QuotaLimits, fields: Collection[str], *, by: Principal, action: str
+    ) -> QuotaView:
         def put(session: Session) -> QuotaView:
             now = self._db.now()
             row = session.get(QuotaRow, (kind.value, name), with_for_update=True)
             if row is None:
-                row = QuotaRow(kind=kind.value, name=name)
+                row = QuotaRow(kind=kind.value, name=name, **QuotaLimits().model_dump())
                 session.add(row)
-            for field in _LIMITS:
+            for field in fields:
                 setattr(row, field, getattr(wanted, field))
             row.set_by, row.set_at = by.name, now
-            audit.add(session, by, "setQuota", f"{kind} {name}", now=now)
+            audit.add(session, by, action, f"{kind} {name}", now=now)
             return _view(row)
 
         view = self._db.write(put)
