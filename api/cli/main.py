@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from api.cli import (
     access_commands,
     check_command,
+    code_commands,
     compare_command,
     export_command,
     exports,
@@ -213,6 +214,7 @@ def demo(
     say(out, f"A service started here stays up for {minutes} after its last visitor; `wiretune stop` ends it.")
 
 
+app.add_typer(code_commands.app)
 app.add_typer(job_commands.app)
 app.add_typer(wait_command.app)
 app.add_typer(export_command.app)

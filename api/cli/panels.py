@@ -11,7 +11,7 @@ PANELS = {
     "Start": ("demo", "init", "check", "run"),
     "Jobs": (
         *("submit", "list", "show", "watch", "wait", "logs", "explain"),
-        *("compare", "plot", "export", "replay"),
+        *("compare", "plot", "export", "replay", "code"),
     ),
     "Act on jobs": (
         *("pause", "resume", "stop", "cancel", "retry", "extend", "steer", "clone"),

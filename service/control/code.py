@@ -9,9 +9,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
-from sqlalchemy import ColumnElement, and_, delete as delete_from, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, and_, delete as delete_from, func, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from service.code_package import Package
@@ -21,7 +22,7 @@ from service.control.database import rows
 from service.control.database.session import Database
 from service.control.models import CodeRemovalRow, CodeRow, JobRow
 from service.control.moments import moment
-from service.control.storage import Storage
+from service.control.storage import Storage, StoredFile
 from service.control.storage_mark import StorageMark
 from service.errors import CodeInUse, InvalidJob, InvalidRequest, NotFound, TooMuchCode, Unavailable
 from service.job.problems import Problem
@@ -32,6 +33,14 @@ from service.wire.code import CodePage, CodeView
 
 _log = logging.getLogger(__name__)
 _PLACE = TypeAdapter(tuple[float, str, str])
+
+
+class _Removal(NamedTuple):
+    """An order to remove a deleted package's file, and when it was given."""
+
+    project: str
+    digest: str
+    created_at: float
 
 
 class CodeShelf:
@@ -50,39 +59,58 @@ class CodeShelf:
     def add(self, package: Package, *, by: Principal) -> CodeView:
         """Store a package for the project of `by`. If the project has it already, only note its use.
 
-        Raises TooMuchCode if the project has as many other packages as it may.
+        If the project has as many others as it may, those used longest ago that no unfinished job names are deleted.
+        Raises TooMuchCode if such jobs name too many.
         """
         with self._db.reading() as session:  # before there is a file
-            self._require_room(session, by.project, package.digest)
+            self._to_delete(session, by.project, package.digest)
         self._mark.require()
         url = self._storage.code_url(by.project, package.digest)
         self._storage.write(url, package.content)
 
-        def add(session: Session) -> CodeView:
-            now = self._db.now()
+        def add(session: Session) -> tuple[CodeView, list[_Removal]]:
+            now, removals = self._db.now(), list[_Removal]()
             row = session.get(CodeRow, (by.project, package.digest), with_for_update=True)
             if row is None:
                 if session.get(CodeRemovalRow, (by.project, package.digest)) is not None:
                     raise Unavailable("this code was deleted, and its file is about to go; try again")
-                self._require_room(session, by.project, package.digest)
+                for other in self._locked_to_delete(session, by.project, package.digest):
+                    removals.append(_delete(session, other, by=by, now=now))
                 row = CodeRow(project=by.project, digest=package.digest, owner=by.name, created_at=now)
                 row.num_bytes, row.num_files = package.num_bytes, package.num_files
                 session.add(row)
                 audit.add(session, by, "createCode", package.digest, now=now)
             row.used_at = now
-            return _view(row, _live_jobs(session, [row]))
+            return _view(row, _live_jobs(session, [row])), removals
 
-        view = self._db.write(add)
+        view, removals = self._db.write(add)
+        for removal in removals:
+            self._try_to_remove_file(removal)
         if not self._storage.has_code(by.project, package.digest):  # deleted by somebody between the two writes
             self._storage.write(url, package.content)
         return view
 
-    def _require_room(self, session: Session, project: str, digest: str) -> None:
-        others = select(func.count()).where(CodeRow.project == project, CodeRow.digest != digest)
-        if (num := session.scalar(others) or 0) >= self._max_packages:
-            remedy = "delete one that no job needs (`wiretune clean`, DELETE /v1/code/{digest})"
-            allowed = f"WIRETUNE_CODE_PACKAGES allows {self._max_packages}"
-            raise TooMuchCode(f"project `{project}` has {num} packages of code, and {allowed}: {remedy}")
+    def _to_delete(self, session: Session, project: str, digest: str) -> Sequence[CodeRow]:
+        """Return the packages to delete so that this one has room in the project. Raises TooMuchCode."""
+        others = select(CodeRow).where(CodeRow.project == project, CodeRow.digest != digest)
+        excess = (session.scalar(select(func.count()).select_from(others.subquery())) or 0) + 1 - self._max_packages
+        if excess <= 0:
+            return ()
+        unneeded = others.where(CodeRow.digest.not_in(_named_in(project)))
+        found = session.scalars(unneeded.order_by(CodeRow.used_at, CodeRow.digest).limit(excess)).all()
+        if len(found) < excess:
+            raise TooMuchCode(
+                f"WIRETUNE_CODE_PACKAGES allows a project {self._max_packages} packages of code, and jobs of "
+                f"`{project}` that are not over need as many: wait until one is over, or cancel one"
+            )
+        return found
+
+    def _locked_to_delete(self, session: Session, project: str, digest: str) -> Sequence[CodeRow]:
+        """Return the same, once no new job can name code of the project before the end of this write."""
+        packages = select(CodeRow.digest).where(CodeRow.project == project)
+        session.execute(packages.order_by(CodeRow.digest).with_for_update())
+        rows.store(session)  # including new jobs of the same group
+        return self._to_delete(session, project, digest)
 
     def list(self, *, by: Principal, limit: int = MAX_PAGE, cursor: str | None = None) -> CodePage:
         """Return a page of the packages that `by` may see, newest first. Raises InvalidRequest for a bad cursor."""
@@ -100,18 +128,26 @@ class CodeShelf:
             return CodePage(packages=tuple(_view(row, live_jobs) for row in shown), next_cursor=following)
 
     def get(self, digest: str, *, by: Principal, project: str | None = None) -> CodeView:
-        """Return the package with this digest. Raises NotFound.
+        """Return the package with this digest. Raises NotFound, also if the storage does not have its file.
 
         Several projects may have it. `project` names one; None: the caller's own, or else the oldest that they may see.
         """
         with self._db.reading() as session:
             row = _find(session, digest, by, project=project)
-            return _view(row, _live_jobs(session, [row]))
+            view = _view(row, _live_jobs(session, [row]))
+        if not self._storage.has_code(view.project, digest):  # such as after a move to another storage
+            raise NotFound(f"the storage has no file of code `{digest}`: upload it again")
+        return view
+
+    def open(self, digest: str, *, by: Principal, project: str | None = None) -> StoredFile:
+        """Open the zip of the package that `get` returns. Raises NotFound."""
+        return self._storage.open_code(self.owner_of(digest, by=by, project=project).project, digest)
 
     def owner_of(self, digest: str, *, by: Principal, project: str | None = None) -> Owned:
-        """Return the owner of the package that `get` returns. Raises NotFound."""
-        found = self.get(digest, by=by, project=project)
-        return Owned(found.owner, found.project)
+        """Return the owner of the package that `get` returns, by its row alone. Raises NotFound."""
+        with self._db.reading() as session:
+            row = _find(session, digest, by, project=project)
+            return Owned(row.owner, row.project)
 
     def remove(self, digest: str, *, by: Principal, project: str | None = None) -> None:
         """Delete the package that `get` returns, and its file. Raises CodeInUse while a job needs it; NotFound.
@@ -119,22 +155,15 @@ class CodeShelf:
         If storage does not remove the file now, `remove_expired` does so later.
         """
 
-        def remove(session: Session) -> tuple[str, float]:
+        def remove(session: Session) -> _Removal:
             now = self._db.now()
             row = _find(session, digest, by, project=project, is_locked=True)
             rows.store(session)  # including new jobs of the same group, which may name it
             if (job := _live_jobs(session, [row]).get((row.project, digest))) is not None:
                 raise CodeInUse(f"job `{job}` needs `{digest}`: cancel the job, or wait until it is over")
-            session.delete(row)
-            session.merge(CodeRemovalRow(project=row.project, digest=digest, created_at=now))
-            audit.add(session, by, "deleteCode", digest, now=now)
-            return row.project, now
+            return _delete(session, row, by=by, now=now)
 
-        its_project, removed_at = self._db.write(remove)
-        try:
-            self._remove_file(its_project, digest, removed_at)
-        except Unavailable as error:
-            _log.warning("the file of deleted code stays for now: %s", error)
+        self._try_to_remove_file(self._db.write(remove))
 
     def remove_expired(self) -> None:
         """Remove the files of deleted packages. Raises Unavailable if the database does not answer."""
@@ -148,6 +177,13 @@ class CodeShelf:
             with suppress(Unavailable):  # `remove` has logged it; try again next time
                 self._remove_file(project, digest, now)
 
+    def _try_to_remove_file(self, removal: _Removal) -> None:
+        """Remove a deleted package's file now. If the storage does not do so, `remove_expired` tries again."""
+        try:
+            self._remove_file(*removal)
+        except Unavailable as error:
+            _log.warning("the file of deleted code stays for now: %s", error)
+
     def _remove_file(self, project: str, digest: str, created_at: float) -> None:
         """Remove a deleted package's file, and then the order to remove it.
 
@@ -158,6 +194,14 @@ class CodeShelf:
         done = partial(_end_removal, project=project, digest=digest, created_at=created_at)
         if not self._db.write(done) and not self._storage.has_code(project, digest):
             self._db.write(partial(_forget, project=project, digest=digest))
+
+
+def _delete(session: Session, row: CodeRow, *, by: Principal, now: float) -> _Removal:
+    """Delete a package's row, and order the removal of its file."""
+    session.delete(row)
+    session.merge(CodeRemovalRow(project=row.project, digest=row.digest, created_at=now))
+    audit.add(session, by, "deleteCode", row.digest, now=now)
+    return _Removal(row.project, row.digest, now)
 
 
 def _claim(session: Session, *, project: str, digest: str, created_at: float, now: float) -> bool:
@@ -233,13 +277,20 @@ def _find(session: Session, digest: str, by: Principal, *, project: str | None, 
     return seen[0]
 
 
+_CODE_OF_JOB = JobRow.spec["workload"]["code"].as_string()
+# By state alone, which has an index: a project's finished jobs are many.
+_IS_LIVE = JobRow.state.in_([state.value for state in JobState if state not in TERMINAL])
+
+
+def _named_in(project: str) -> Select[tuple[str]]:
+    """Return the query for the code that the project's unfinished jobs name."""
+    return select(_CODE_OF_JOB).where(_IS_LIVE, JobRow.project == project, _CODE_OF_JOB.is_not(None))
+
+
 def _live_jobs(session: Session, packages: Sequence[CodeRow]) -> dict[tuple[str, str], str]:
     """Return a job that is not over, by the project and the digest of each of the `packages` that such a job names."""
-    digest = JobRow.spec["workload"]["code"].as_string()
-    # By state alone, which has an index: a project's finished jobs are many.
-    live = [state.value for state in JobState if state not in TERMINAL]
-    named = JobRow.state.in_(live), digest.in_([row.digest for row in packages])
-    found = session.execute(select(JobRow.project, digest, JobRow.id).where(*named))
+    named = _IS_LIVE, _CODE_OF_JOB.in_([row.digest for row in packages])
+    found = session.execute(select(JobRow.project, _CODE_OF_JOB, JobRow.id).where(*named))
     return {(project, digest): job_id for project, digest, job_id in found}
 
 

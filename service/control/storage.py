@@ -105,12 +105,15 @@ class Storage:
     def open(self, job_id: str, url: str) -> StoredFile:
         """Open a file of the job. NotFound for a file elsewhere: attempts name the places, so they are not trusted."""
         with self._reaching_into(job_id, url) as (filesystem, path):
-            if isinstance(filesystem, LocalFileSystem):
-                return self._open_local(url, path)
-            about = filesystem.info(path)
-            if about["type"] != "file":
-                raise _no_plain_file(url)
-            content = filesystem.open(path, "rb", block_size=_BLOCK_BYTES)
+            return self._open(url, filesystem, path)
+
+    def _open(self, url: str, filesystem: Any, path: str) -> StoredFile:
+        if isinstance(filesystem, LocalFileSystem):
+            return self._open_local(url, path)
+        about = filesystem.info(path)
+        if about["type"] != "file":
+            raise _no_plain_file(url)
+        content = filesystem.open(path, "rb", block_size=_BLOCK_BYTES)
         return StoredFile(num_bytes=about["size"], etag=f'"{_version(about)}"', content=content)
 
     def _open_local(self, url: str, path: str) -> StoredFile:
@@ -265,6 +268,12 @@ class Storage:
         url = self.code_url(project, digest)
         with _as_refusals(url, "read"):
             return files.read(url)
+
+    def open_code(self, project: str, digest: str) -> StoredFile:
+        """Open the zip of a package of code."""
+        url = self.code_url(project, digest)
+        with _reaching(url) as (filesystem, path):
+            return self._open(url, filesystem, path)
 
     def has_code(self, project: str, digest: str) -> bool:
         """Return whether the package exists."""

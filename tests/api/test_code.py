@@ -290,24 +290,82 @@ def test_a_request_names_the_project_whose_package_it_means(http: TestClient, st
     assert {each.project for each in store.code.list(by=LOCAL).packages} == {"blue", "default"}
 
 
-def test_a_project_keeps_so_many_packages_until_one_is_deleted(store: Store, http: TestClient) -> None:
+def test_in_a_full_project_the_code_used_longest_ago_makes_room_unless_a_job_needs_it(
+    store: Store, http: TestClient
+) -> None:
     store.code._max_packages = 2
     anna, carl = key_of(store, "anna"), key_of(store, "carl", "blue")
 
-    def upload(text: str, headers: dict[str, str]) -> Any:
-        return http.post("/v1/code", content=zipped(train=text), headers=ZIP | headers)
+    def upload(text: str, headers: dict[str, str]) -> str:
+        answer = http.post("/v1/code", content=zipped(train=text), headers=ZIP | headers)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["digest"])
 
-    first, second, again, refused = (upload(text, anna) for text in ("a = 1", "b = 1", "a = 1", "c = 1"))
-    other = upload("c = 1", carl)
-    http.delete(f"/v1/code/{first.json()['digest']}", headers=anna)
-    let_in = upload("c = 1", anna)
+    def kept(project: str) -> set[str]:
+        return {each.digest for each in store.code.list(by=LOCAL).packages if each.project == project}
 
-    assert [each.status_code for each in (first, second, again, other, let_in)] == [201] * 5
+    first, second, other = upload("a = 1", anna), upload("b = 1", anna), upload("c = 1", carl)
+    assert upload("a = 1", anna) == first  # which makes the second one the one used longest ago
+    third = upload("c = 1", anna)
+    assert (kept("red"), kept("blue")) == ({first, third}, {other})
+    assert [store.storage.has_code("red", each) for each in (first, second, third)] == [True, False, True]
+
+    jobs = [http.post("/v1/jobs", json=job_of(each), headers=anna).json()["id"] for each in (first, third)]
+    refused = http.post("/v1/code", content=zipped(train="d = 1"), headers=ZIP | anna)
+    store.cancel(jobs[1])
+    fourth = upload("d = 1", anna)
+
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/too-much-code")
     assert "WIRETUNE_CODE_PACKAGES" in refused.json()["detail"]
-    storage = store.storage
-    assert storage.has_code("blue", other.json()["digest"])
-    assert [storage.has_code("red", each.json()["digest"]) for each in (first, let_in)] == [False, True]
+    assert kept("red") == {first, fourth}
+
+
+def test_code_that_the_storage_has_lost_is_to_be_uploaded_again_and_is_by_the_client(
+    store: Store, key: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "train.py").write_text("def build(): ...")
+    with serving(create_app(store, user_code=True)) as url, Client(url, key) as client:
+        digest = client.upload_code(folder)
+        store.storage.remove_code("default", digest)  # such as by a move to another storage
+
+        with pytest.raises(ApiError, match="upload it again"):
+            client.code(digest)
+        client.upload_code(folder)
+
+        assert store.storage.has_code("default", digest) and client.code(digest).digest == digest
+
+
+def test_the_command_line_lists_code_gives_it_back_and_deletes_it(
+    store: Store, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest, out = store.code.add(package("x = 1"), by=LOCAL).digest, tmp_path / "code.zip"
+    short = digest.removeprefix("sha256:")[:12]
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(main.app, ["code", *arguments])
+
+    with serving(create_app(store, user_code=True)) as url:
+        monkeypatch.setenv("WIRETUNE_URL", url)
+        monkeypatch.setenv("WIRETUNE_API_KEY", key)
+        assert short in run("list").stdout
+        assert run("get", short, "--out", str(out)).exit_code == 0
+        assert run("get", "0000").exit_code == 2
+        assert f"removed {digest}" in run("delete", short).stdout
+        assert json.loads(run("list", "--json").stdout) == {"packages": []}
+
+    assert of_zip(io.BytesIO(out.read_bytes())).digest == digest
+
+
+def test_only_who_sees_the_project_may_download_its_code(store: Store, http: TestClient) -> None:
+    digest = store.code.add(package(), by=Principal(name="anna", role=Role.SUBMITTER, project="red")).digest
+    vera, carl = (key_of(store, name, project, Role.VIEWER) for name, project in (("vera", "red"), ("carl", "blue")))
+
+    seen, hidden = (http.get(f"/v1/code/{digest}/content", headers=headers) for headers in (vera, carl))
+
+    assert of_zip(io.BytesIO(seen.content)).digest == digest and seen.headers["etag"]
+    assert hidden.status_code == 404
 
 
 def test_packages_are_listed_in_pages_each_once(store: Store, key: str, monkeypatch: pytest.MonkeyPatch) -> None:

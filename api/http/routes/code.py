@@ -6,8 +6,11 @@ from fastapi import Depends, Path, Query, Response
 
 from api.http import uploads
 from api.http.auth import Caller, require_key
-from api.http.dependencies import Slot
-from api.http.operations import Body, Operation, OperationRouter
+from api.http.dependencies import DownloadOf, Slot
+from api.http.downloads import sent
+from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
+from api.http.operations import Body, Operation, OperationRouter, file
+from api.http.ranges import FILE_HEADERS, PARTIAL, PartOf
 from api.http.services import StoreOf
 from service.code_package import Package
 from service.control.access.rules import Action
@@ -36,7 +39,10 @@ Project = Annotated[str | None, Query(description="the project that has it; defa
 def create_code(
     package: Annotated[Package, Depends(uploads.package)], store: StoreOf, caller: Caller, response: Response, _: Slot
 ) -> CodeView:
-    """Store the files of a zip for jobs of the caller's project. Equal files have equal digests, however packed."""
+    """Store the files of a zip for jobs of the caller's project. Equal files have equal digests, however packed.
+
+    If the project has as many packages as it may, the one used longest ago that no unfinished job names is deleted.
+    """
     made = store.code.add(package, by=caller)
     response.headers["Location"] = f"/v1/code/{made.digest}"
     return made
@@ -53,10 +59,35 @@ def list_code(
     return store.code.list(by=caller, limit=limit, cursor=cursor)
 
 
-@router.serves("GET", "/{code}", Operation(id="getCode", action=Action.READ))
-def get_code(code: Digest, store: StoreOf, caller: Caller, project: Project = None) -> CodeView:
+@router.serves("GET", "/{code}", Operation(id="getCode", action=Action.READ, errors=(Busy,)))
+def get_code(code: Digest, store: StoreOf, caller: Caller, _: Slot, project: Project = None) -> CodeView:
     """Return the record of a package; 404 if it must be uploaded first."""
     return store.code.get(code, by=caller, project=project)
+
+
+@router.serves(
+    "GET",
+    "/{code}/content",
+    Operation(id="getCodeContent", action=Action.READ, errors=(Busy,), headers=FILE_HEADERS),
+    response_class=Response,
+    responses=PARTIAL | UNCHANGED | file("application/octet-stream", "the zip"),
+)
+def get_code_content(
+    code: Digest,
+    store: StoreOf,
+    caller: Caller,
+    download: DownloadOf,
+    part: PartOf,
+    _: Slot,
+    project: Project = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Return the files of a package as a zip."""
+    found = store.code.open(code, by=caller, project=project)
+    download.closing.callback(found.content.close)
+    if (short := unchanged(found.etag, if_none_match)) is not None:
+        return short
+    return sent(found, part, f"code-{code.removeprefix('sha256:')[:12]}.zip", download)
 
 
 @router.serves(

@@ -1,6 +1,5 @@
 """`/v1/jobs/{job}/...`: measurements, decisions, learned schedules, files and logs of the job's trials."""
 
-import base64
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -10,10 +9,10 @@ from pydantic import Field
 
 from api.http.auth import Caller, require_key, require_visible
 from api.http.dependencies import DownloadOf, Slot
-from api.http.downloads import Download
+from api.http.downloads import attachment, sent
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.operations import Operation, OperationRouter, file
-from api.http.ranges import FILE_HEADERS, PARTIAL, Part, PartOf, content_range
+from api.http.ranges import FILE_HEADERS, PARTIAL, PartOf
 from api.http.services import StoreOf, services_of
 from api.tables import csv_chunks
 from service.control.access.rules import Action
@@ -21,7 +20,6 @@ from service.control.metrics.points import EVERY_STEP, Steps
 from service.control.ray_cluster.logs import ending, since, whole_length
 from service.control.results import ranking
 from service.control.results.artifacts import artifacts, weights_name, weights_sha256, weights_url
-from service.control.storage import StoredFile
 from service.errors import Busy, InvalidRequest, NotFound, UnreadableJob
 from service.job.parts import BEST_TRIAL
 from service.job.problems import Problem
@@ -131,7 +129,7 @@ def export_metrics(
         store.require_series(job, name)
     found = ((trial, store.points(trial.trial_id, name=name, first_step=first_step)) for trial in trials)
     chunks = csv_chunks(job, found)
-    return StreamingResponse(download.rows(chunks), media_type="text/csv", headers=_attachment(f"{job}-metrics.csv"))
+    return StreamingResponse(download.rows(chunks), media_type="text/csv", headers=attachment(f"{job}-metrics.csv"))
 
 
 @router.serves("GET", "/schedule", Operation(id="getSchedule", action=Action.READ, errors=(UnreadableJob,)))
@@ -170,28 +168,11 @@ def get_weights(
     download.closing.callback(found.content.close)
     if (short := unchanged(found.etag, if_none_match)) is not None:
         return short
-    return _sent(found, part, weights_name(trial, which), download, weights_sha256(trial, url))
+    return sent(found, part, weights_name(trial, which), download, sha256=weights_sha256(trial, url))
 
 
 #: A path none of whose parts begins with a dot.
 _PATH = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$"
-
-
-def _sent(found: StoredFile, part: Part, name: str, download: Download, sha256: str | None) -> Response:
-    places = part.of(found)
-    where = content_range(places, found.num_bytes)
-    headers = _attachment(name) | where | {"Accept-Ranges": "bytes", "ETag": found.etag}
-    headers["Content-Length"] = str(len(places))
-    if sha256 is not None:
-        headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"  # RFC 9530
-    if part.is_bare:
-        return Response(media_type="application/octet-stream", headers=headers)
-    return StreamingResponse(
-        download.file(found.chunks(places)),
-        status_code=206 if where else 200,
-        media_type="application/octet-stream",
-        headers=headers,
-    )
 
 
 @router.serves("GET", "/artifacts", Operation(id="listArtifacts", action=Action.READ, errors=(Busy, UnreadableJob)))
@@ -223,7 +204,7 @@ def get_file(
     download.closing.callback(found.content.close)
     if (short := unchanged(found.etag, if_none_match)) is not None:
         return short
-    return _sent(found, part, path.rpartition("/")[2], download, store.storage.listed_sha256(job, url))
+    return sent(found, part, path.rpartition("/")[2], download, sha256=store.storage.listed_sha256(job, url))
 
 
 @router.serves("GET", "/report", Operation(id="getReport", action=Action.READ, errors=(UnreadableJob,)))
@@ -293,7 +274,3 @@ def get_logs(
 async def _pieces(text: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(text), _PIECE_BYTES):
         yield text[start : start + _PIECE_BYTES]
-
-
-def _attachment(name: str) -> dict[str, str]:
-    return {"Content-Disposition": f'attachment; filename="{name}"'}
