@@ -9,7 +9,7 @@ from api.cli import completion, figures
 from api.cli.sheet import Sheet
 from api.cli.terminal import FAILED, AsJson, Key, Url, console, fail, open_client, print_json, read_settings, say
 from service.control.access.keys import write_private
-from service.wire.access import DEFAULT_PROJECT, IssuedKey, KeyView, Role
+from service.wire.access import DEFAULT_PROJECT, MAX_GRACE_S, IssuedKey, KeyView, Role
 from service.wire.base import MAX_PAGE
 
 app = typer.Typer()
@@ -59,11 +59,19 @@ def list_keys(url: Url = None, key: Key = None, as_json: AsJson = False) -> None
 
 
 @keys.command()
-def rotate(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Give a key a new secret and print it. The old one stops working at once."""
+def rotate(
+    key_id: KeyId,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, max=MAX_GRACE_S, help="accept the old secret this much longer")
+    ] = 0.0,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a key a new secret and print it. The old one stops working at once, or after --grace."""
     with open_client(url, key) as client:
         was_local = url is None and key is None and client.me().key == key_id
-        issued = client.rotate_key(key_id)
+        issued = client.rotate_key(key_id, grace_s=grace)
     _print_issued(issued, as_json=as_json)  # first, since nothing shows it again if a later step fails
     if was_local:  # this machine's commands and the service's next start read it
         path = read_settings().state_dir / "api_key"
@@ -143,6 +151,8 @@ def _print_issued(issued: IssuedKey, *, as_json: bool) -> None:
         print_json(issued)
         return
     view = issued.key
+    if issued.old_until is not None:
+        typer.echo(f"the old secret is accepted until {figures.moment(issued.old_until)}", err=True)
     typer.echo(f"{view.id}: {view.role} of project {view.project}, owner {view.owner}; not shown again:", err=True)
     typer.echo(issued.secret)
 

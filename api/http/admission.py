@@ -10,6 +10,7 @@ from service.control.queue.capacity import Shape
 from service.control.queue.quota_limits import quota_conflicts
 from service.control.store import Store
 from service.errors import DoesNotFit, Forbidden, InvalidJob
+from service.job.parts import Webhook
 from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
@@ -44,13 +45,18 @@ def require_priority(
     raise PriorityForbidden(priority, f"`priority` is {priority}; allowed to your role here, {caller.role}: {allowed}")
 
 
+def require_webhook(webhook: Webhook | None, store: Store) -> None:
+    """Raise InvalidJob if this service would not call the webhook."""
+    if refused := webhooks.conflicts(webhook, store.settings):
+        raise InvalidJob(refused)
+
+
 def check(spec: JobSpec, request: Request, owner: str, project: str) -> None:
     """Raise InvalidJob or DoesNotFit if this service can never run this job of `owner`."""
     require_permission(spec, request)
     services = services_of(request)
     store = services.store
-    if refused := webhooks.conflicts(spec, store.settings):
-        raise InvalidJob(refused)
+    require_webhook(spec.webhook, store)
     problems = services.conflicts(spec) or quota_conflicts(
         Shape.of(spec), store.quotas.limits(), owner=owner, project=project
     )

@@ -21,7 +21,7 @@ from service.control.models import IdempotencyRow, JobRow, JobTextRow, LabelRow,
 from service.control.queue.queued import Quotas
 from service.control.queue.quotas import require_place
 from service.errors import IllegalTransition, InvalidJob, KeyReused
-from service.job.parts import MAX_LABELS
+from service.job.parts import MAX_LABELS, Webhook
 from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
@@ -224,6 +224,9 @@ def _submitted(job: JobRow) -> JobSpec:
         spec = spec.model_copy(update={"workers": workers})
     if job.first_labels is not None:
         spec = spec.model_copy(update={"labels": job.first_labels})
+    if job.first_webhook is not None:
+        webhook = Webhook.model_validate(job.first_webhook, extra="ignore") if job.first_webhook else None
+        spec = spec.model_copy(update={"webhook": webhook})
     if job.first_priority is not None:
         spec = spec.model_copy(update={"priority": Priority(job.first_priority)})
     return spec
@@ -285,7 +288,7 @@ def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
     Raises InvalidJob for too many labels. Raises IllegalTransition to archive an unfinished job, or to change the
     priority of a finished one.
     """
-    before = (job.spec["labels"], job.notes, job.archived, job.priority)
+    before = _editable(job)
     if "labels" in patch.model_fields_set:
         _label(session, job, patch.labels)
     if "notes" in patch.model_fields_set:
@@ -296,11 +299,18 @@ def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
         job.archived = bool(patch.archived)
     if "priority" in patch.model_fields_set:
         _prioritize(job, patch.priority or Priority.NORMAL)
-    if (job.spec["labels"], job.notes, job.archived, job.priority) == before:
+    if "webhook" in patch.model_fields_set:
+        _tell_webhook(job, patch.webhook)
+    if _editable(job) == before:
         return False
     session.merge(JobTextRow(job_id=job.id, text=_text(job)))
     change(job)
     return True
+
+
+def _editable(job: JobRow) -> tuple[Any, ...]:
+    """Return what of the job may be edited."""
+    return job.spec["labels"], job.spec.get("webhook"), job.notes, job.archived, job.priority
 
 
 def _text(job: JobRow) -> str:
@@ -339,6 +349,14 @@ def _prioritize(job: JobRow, priority: Priority) -> None:
     if job.priority != priority:
         job.first_priority = job.first_priority or job.priority
         job.priority, job.spec = priority.value, {**job.spec, "priority": priority.value}
+
+
+def _tell_webhook(job: JobRow, patch: Webhook | None) -> None:
+    """Give the job another webhook, or none. What the patch leaves out stays."""
+    before: dict[str, Any] = job.spec.get("webhook") or {}
+    after = patch and Webhook.model_validate({**before, **patch.model_dump(mode="json", exclude_unset=True)})
+    job.first_webhook = before if job.first_webhook is None else job.first_webhook
+    job.spec = {**job.spec, "webhook": after and after.model_dump(mode="json")}
 
 
 def _label(session: Session, job: JobRow, changes: dict[str, str | None] | None) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, aliased
 
 from service.control.jobs import id_at
 from service.control.models import ChunkRow, JobRow, JobTextRow, LabelRow, PointRow, TrialRow
-from service.control.queries import job_summary, lost_attempts, seconds_held
+from service.control.queries import bills, job_summary, lost_attempts, seconds_held
 from service.control.results.progress import progress
 from service.errors import InvalidRequest
 from service.job.problems import Problem
@@ -61,9 +61,14 @@ def page(
     cursor: str | None,
     count: bool,
     with_progress: bool = False,
+    with_bill: bool = False,
+    pointers: Sequence[str] = (),
     max_attempts: int,
 ) -> JobPage:
-    """Return up to `limit` jobs of `project` after `cursor`. Raises InvalidRequest for a bad limit or cursor."""
+    """Return up to `limit` jobs of `project` after `cursor`, each with the fields of its spec at `pointers`.
+
+    Raises InvalidRequest for a bad limit or cursor.
+    """
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidRequest([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
     # The index holds the jobs in this order, so nothing is sorted, and only the page is read.
@@ -83,7 +88,12 @@ def page(
     following = _encode(order, found[limit - 1]) if len(found) > limit else None
     total = session.scalar(select(func.count()).select_from(matching.subquery())) if count else None
     jobs = _summaries(
-        session, [row[0] for row in found[:limit]], with_progress=with_progress, max_attempts=max_attempts
+        session,
+        [row[0] for row in found[:limit]],
+        with_progress=with_progress,
+        with_bill=with_bill,
+        pointers=pointers,
+        max_attempts=max_attempts,
     )
     return JobPage(jobs=jobs, next_cursor=following, total=total)
 
@@ -197,7 +207,13 @@ def _goes_by(session: Session, ref: str) -> ColumnElement[bool]:
 
 
 def _summaries(
-    session: Session, job_ids: Sequence[str], *, with_progress: bool, max_attempts: int
+    session: Session,
+    job_ids: Sequence[str],
+    *,
+    with_progress: bool,
+    with_bill: bool,
+    pointers: Sequence[str],
+    max_attempts: int,
 ) -> tuple[JobSummary, ...]:
     """Return the jobs in the order of `job_ids`, each with the lowest loss reported by any of its trials."""
     final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
@@ -212,8 +228,12 @@ def _summaries(
     told = progress(session, [row[0] for row in rows]) if with_progress else {}
     lost = lost_attempts(session, [row[0] for row in rows], max_attempts=max_attempts)
     held = seconds_held(session, [row[0] for row in rows])
+    billed = bills(session, job_ids) if with_bill else {}
     found = {
-        job.id: job_summary(job, found, told.get(job.id), lost.get(job.id), held.get(job.id)) for job, *found in rows
+        job.id: job_summary(
+            job, found, told.get(job.id), lost.get(job.id), held.get(job.id), billed.get(job.id), pointers
+        )
+        for job, *found in rows
     }
     return tuple(found[job_id] for job_id in job_ids)
 

@@ -96,6 +96,7 @@ class JobRow(_Explained, Base):
     first_workers: Mapped[int | None]  # the submitted number; None: unchanged
     first_labels: Mapped[Json | None]  # the submitted labels; None: never edited
     first_priority: Mapped[str | None]  # the submitted priority; None: unchanged
+    first_webhook: Mapped[Json | None]  # the submitted webhook, empty for none; None: never edited
     priority: Mapped[str] = mapped_column(default=Priority.NORMAL.value)
     queued_at: Mapped[float] = mapped_column(default=0.0)  # shifted by the time in which it did not wait
     waited_s: Mapped[float] = mapped_column(default=0.0)  # time in the queue until it last left it
@@ -447,6 +448,16 @@ class ApiKeyRow(Base):
     expires_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
     last_used_at: Mapped[float | None]
+
+
+class RetiredSecretRow(Base):
+    """The secret that a key had before it was rotated, accepted for a while longer; stored as its SHA-256."""
+
+    __tablename__ = "retired_secrets"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
+    expires_at: Mapped[float]
 
 
 class QuotaRow(Base):

@@ -20,12 +20,13 @@ from service.control.moments import moment, moment_or_none
 from service.control.results import ranking, stage_views
 from service.errors import NotFound, UnreadableJob
 from service.job.advice import advice
+from service.job.changes import value_at
 from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, TERMINAL, Verb, verbs_in
 from service.job.steering import has_steerable, is_steerable
 from service.wire.events import Event, EventKind
-from service.wire.jobs import JobProgress, JobSummary, JobView, LostAttempt
+from service.wire.jobs import JobBill, JobProgress, JobSummary, JobView, LostAttempt
 from service.wire.records import Bill, Line, Origin, RunEnd, ScheduleEntry
 from service.wire.stored import UnreadJob, stored_spec
 from service.wire.trials import AttemptView, ScheduleView, Series, SeriesExtent, StageView, TrialView
@@ -171,8 +172,13 @@ def job_summary(
     progress: JobProgress | None,
     lost: LostAttempt | None,
     held_s: float | None,
+    bill: JobBill | None,
+    pointers: Sequence[str],
 ) -> JobSummary:
-    """Return the job as lists show it, with the `losses` of its trials and the facts of its attempts."""
+    """Return the job as lists show it, with the `losses` of its trials, the facts of its attempts, and its `bill`.
+
+    `pointers` say which fields of its spec to show.
+    """
     return JobSummary(
         id=job.id,
         name=job.name,
@@ -195,7 +201,22 @@ def job_summary(
         progress=progress,
         lost=lost,
         seconds_held=held_s,
+        fields={pointer: value_at(job.spec, pointer) for pointer in pointers} or None,
+        bill=bill,
     )
+
+
+def bills(session: Session, job_ids: Sequence[str]) -> dict[str, JobBill]:
+    """Return the sum of the bills of each job's trials, by the job's id."""
+    found: defaultdict[str, list[Bill]] = defaultdict(list)
+    for job_id, bill in session.execute(select(TrialRow.job_id, TrialRow.bill).where(TrialRow.job_id.in_(job_ids))):
+        found[job_id].append(Bill.model_validate(bill, extra="ignore"))
+    return {job_id: _sum(of_trials) for job_id, of_trials in found.items()}
+
+
+def _sum(bills: Sequence[Bill]) -> JobBill:
+    columns = {name: [getattr(bill, name) for bill in bills] for name in JobBill.model_fields}
+    return JobBill(**{name: None if None in values else sum(values) for name, values in columns.items()})
 
 
 def trials(session: Session, job_id: str, *, trial_id: str | None = None) -> Sequence[TrialRow]:

@@ -224,9 +224,11 @@ class Store:
         cursor: str | None = None,
         count: bool = False,
         with_progress: bool = False,
+        with_bill: bool = False,
+        pointers: Sequence[str] = (),
         by: Principal = LOCAL,
     ) -> JobPage:
-        """Return a page of the jobs that `by` sees, in `order`.
+        """Return a page of the jobs that `by` sees, in `order`, each with the fields of its spec at `pointers`.
 
         Raises InvalidRequest for a cursor or limit that it cannot use.
         """
@@ -241,6 +243,8 @@ class Store:
                 cursor=cursor,
                 count=count,
                 with_progress=with_progress,
+                with_bill=with_bill,
+                pointers=pointers,
                 max_attempts=self.settings.max_attempts,
             )
 
@@ -455,7 +459,7 @@ class Store:
             return steers.view(session, job_id)
 
     def edit(self, job_id: str, patch: JobEdit, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
-        """Edit labels, notes or priority, or archive a finished job. Raises InvalidJob and IllegalTransition."""
+        """Edit labels, notes, priority or webhook, or archive a finished job. Raises InvalidJob, IllegalTransition."""
 
         def edit(session: Session, job: JobRow) -> JobView:
             verbs.require_version(job, versions)

@@ -20,8 +20,8 @@ import httpx2
 
 from service.control.messages import AT_ONCE, OPERATORS, Message
 from service.control.store import Store
+from service.job.parts import Webhook
 from service.job.problems import Problem
-from service.job.spec import JobSpec
 from service.settings import WEBHOOK_SECRET_PREFIX, Settings
 from trainers.addresses import is_public
 
@@ -34,12 +34,12 @@ _PRIVATE_REMEDY = "its operator allows that with WIRETUNE_WEBHOOK_PRIVATE=true"
 _log = logging.getLogger(__name__)
 
 
-def conflicts(spec: JobSpec, settings: Settings) -> list[Problem]:
-    """Return the conflicts of a job whose webhook this service would not call."""
-    if spec.webhook is None:
+def conflicts(webhook: Webhook | None, settings: Settings) -> list[Problem]:
+    """Return the conflicts of a job, or of an edit of one, whose webhook this service would not call."""
+    if webhook is None:
         return []
-    message = _refusal(spec.webhook.url, settings)
-    return [Problem(pointer="/webhook/url", message=message, value=spec.webhook.url)] if message else []
+    message = _refusal(webhook.url, settings)
+    return [Problem(pointer="/webhook/url", message=message, value=webhook.url)] if message else []
 
 
 def _refusal(target: str, settings: Settings) -> str:

@@ -40,6 +40,19 @@ def _differences(pointer: str, before: Any, after: Any) -> Iterator[Change]:
         yield Change(pointer=pointer, before=before, after=after)
 
 
+def value_at(content: Any, pointer: str) -> Any:
+    """Return what is at a JSON pointer; None: there is nothing."""
+    for part in pointer.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(content, dict):
+            content = content.get(name)
+        elif isinstance(content, list) and name.isdecimal() and int(name) < len(content):
+            content = content[int(name)]
+        else:
+            return None
+    return content
+
+
 def patched(base: Any, patch: Any, place: tuple[str, ...] = ()) -> Any:
     """Apply `patch`, a JSON merge patch (RFC 7396), to `base`, the value at `place` in a job.
 

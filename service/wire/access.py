@@ -31,6 +31,8 @@ class Role(Vocabulary):
         return list(Role).index(self)
 
 
+#: The longest that the old secret of a rotated key is accepted.
+MAX_GRACE_S = 30 * 86_400.0
 #: From here on, a time may lie outside the calendar in UTC.
 _TOO_LATE = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -73,6 +75,9 @@ class IssuedKey(View):
 
     key: KeyView
     secret: str
+    old_until: datetime | None = Field(
+        None, description="of a rotated key: until when its old secret is accepted, too; null: it has ended"
+    )
 
 
 class Me(View):

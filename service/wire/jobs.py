@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -10,7 +10,7 @@ from search.config import Budget, Caps
 from search.sweep.spec import MAX_SAMPLES
 from service.errors import UnreadableJob
 from service.job.changes import Change
-from service.job.parts import MAX_LABELS, Name, Notes, Seeds, Slug
+from service.job.parts import MAX_LABELS, Name, Notes, Seeds, Slug, Webhook
 from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import ALLOWED_IN, RULES, TERMINAL, JobState, Verb
@@ -123,6 +123,18 @@ class JobProgress(View):
     bytes_dense: int = Field(description="what the same steps would have sent without compression")
 
 
+class JobBill(View):
+    """The bills of all trials of a job so far, searches included; null: an earlier release did not measure it."""
+
+    steps: int = Field(description="committed")
+    bytes_sent: int = Field(description="by one worker of each trial")
+    bytes_dense: int = Field(description="what the same steps would have sent without compression")
+    bytes_of_all: int | None = Field(description="sent by all workers")
+    seconds_training: float = Field(description="on the trials' training clocks")
+    seconds_search: float
+    seconds_of_workers: float | None = Field(description="training clocks times the workers held")
+
+
 class JobSummary(View):
     """A row of the job list."""
 
@@ -156,6 +168,10 @@ class JobSummary(View):
     version: int = Field(0, description="in quotes it is the job's `ETag`, which verbs take as `If-Match`")
     verbs: Verbs = Field((), description="what may be asked of it in this state")
     progress: JobProgress | None = Field(None, description="null unless asked for with `progress=true`")
+    fields: dict[str, Any] | None = Field(
+        None, description="of the job's spec, by the pointers asked for with `field=`; null where it has nothing there"
+    )
+    bill: JobBill | None = Field(None, description="null unless asked for with `bill=true`")
 
     @property
     def is_over(self) -> bool:
@@ -205,6 +221,7 @@ class JobEdit(Asked):
     notes: Notes | None = Field(None, description="null: none")
     archived: bool | None = Field(None, description="only of a job that is over; null: false")
     priority: Priority | None = Field(None, description="only of a job that is not over; null: normal")
+    webhook: Webhook | None = Field(None, description="is told of what happens from then on; null: none")
 
 
 class Extension(Caps):

@@ -25,6 +25,8 @@ OPEN = {"health", "ready", "createSession", "getAttempt", "addRecords", "renewLe
 ACTIONS = {each.id: each.action for each in OPERATIONS if each.action is not None}
 NAMES = {"own": ("anna", "red"), "project": ("bert", "red"), "elsewhere": ("carl", "blue")}
 KINDS = ("job", "key", "code")
+#: What the examples in the document make.
+MADE = {"createKey": Owned("ci", "default", Role.SUBMITTER)}
 MISSING = {kind: f"{kind}-none" for kind in KINDS}
 
 
@@ -155,7 +157,7 @@ def fits(
     reading = Action.READ_KEY if kind == "key" else Action.READ
     if not exists or (what is not None and not may(caller, reading, what)):
         return answer.status_code == 404 and answer.json()["detail"] == f"there is no {kind} `{target}`"
-    if not may(caller, action, what):
+    if not may(caller, action, MADE.get(operation.id, what)):
         return answer.status_code == 403
     is_hidden = answer.status_code == 404 and answer.json()["detail"].startswith(f"there is no {kind} ")
     return answer.status_code < 500 and answer.status_code not in (401, 403, 422) and not is_hidden

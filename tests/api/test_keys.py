@@ -69,7 +69,7 @@ def test_a_caller_is_told_who_he_is(http: TestClient, store: Store) -> None:
 
     me = http.get("/v1/me", headers={"Authorization": f"Bearer {issued.secret}"}).json()
 
-    may = ["read", "see this key", "change this key"]
+    may = ["read", "see this key", "change this key", "create keys of their own"]
     assert me.pop("release")
     assert me == {"name": "anna", "role": "viewer", "project": "default", "key": issued.key.id, "may": may}
 
@@ -218,12 +218,18 @@ def test_keys_from_a_terminal(at: str) -> None:
     with Client(at, secret) as anna:
         key_id = anna.me().key
         assert key_id is not None
-        with pytest.raises(ApiError, match="viewer, may not create keys"):
-            anna.create_key("more")
+        with pytest.raises(ApiError, match="viewer, may create only keys of your own: owner `anna`"):
+            anna.create_key("more", role=Role.VIEWER)
         assert "anna, viewer in project default" in run("me", "--key", secret)
         rotated = json.loads(run("keys", "rotate", key_id, "--key", secret, "--json"))["secret"]
         with pytest.raises(ApiError, match="401"):
             anna.me()
+    old, said = rotated, CliRunner().invoke(main.app, ["keys", "rotate", key_id, "--key", rotated, "--grace", "60"])
+    rotated = said.stdout.strip()
+    assert "the old secret is accepted until" in said.stderr
+    for secret_in_force in (old, rotated):
+        with Client(at, secret_in_force) as anna:
+            assert anna.me().key == key_id
     listed = run("keys", "list")
     revoked = run("keys", "revoke", key_id)
     logged = run("audit")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from api.cli import job_file, main
@@ -186,6 +187,33 @@ def test_a_clone_is_the_job_with_the_changes_that_its_answer_shows(client: Clien
     assert fields["/exchange/kind"] == ("threshold", "topk")
     assert not any(pointer.startswith("/arms") for pointer in fields)
     assert len(client.jobs().jobs) == 2
+
+
+def test_a_clone_of_another_owners_job_does_not_tell_their_webhook(http: TestClient, store: Store) -> None:
+    store.settings = store.settings.model_copy(update={"webhook_secret": SecretStr(f"whsec_{'A' * 43}=")})
+    told = {"url": "https://chat.example/annas"}
+    anna = Principal(name="anna", role=Role.SUBMITTER, project="red")
+    source = store.add_job(JobSpec.model_validate(EXAMPLE_JOB | {"webhook": told}), by=anna)[0].id
+
+    def clone(owner: str, changes: dict[str, Any]) -> Any:
+        key = store.keyring.create(NewKey(name=owner, project="red"), by=LOCAL).secret
+        headers = {"Authorization": f"Bearer {key}"}
+        return http.post(f"/v1/jobs/{source}:clone", json=changes, headers=headers).json()
+
+    copied, own, named = clone("bert", {}), clone("anna", {}), clone("bert", {"webhook": {"url": told["url"] + "2"}})
+
+    assert copied["spec"]["webhook"] is None and copied["changes"][0]["pointer"] == "/webhook"
+    assert (own["spec"]["webhook"]["url"], own["changes"]) == (told["url"], [])
+    assert named["spec"]["webhook"]["url"] == told["url"] + "2"
+
+
+def test_a_webhook_that_the_service_would_not_call_is_no_edit(http: TestClient) -> None:
+    job_id = http.post("/v1/jobs", json=EXAMPLE_JOB).json()["id"]
+
+    answer = http.patch(f"/v1/jobs/{job_id}", json={"webhook": {"url": "https://chat.example/x"}})
+
+    assert answer.status_code == 422 and answer.json()["errors"][0]["pointer"] == "/webhook/url"
+    assert http.get(f"/v1/jobs/{job_id}").json()["version"] == 1
 
 
 def test_a_repeated_clone_is_the_first_one_though_its_source_was_edited_meanwhile(client: Client, job: JobSpec) -> None:

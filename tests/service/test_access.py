@@ -16,6 +16,7 @@ TABLE = {
     Action.READ_KEY: ("VSOA", "A", "A"),
     Action.CHANGE_KEY: ("VSOA", "A", "A"),
     Action.CREATE_KEY: ("A", "A", "A"),
+    Action.CREATE_OWN_KEY: ("VSOA", "A", "A"),
     Action.READ_AUDIT: ("A", "A", "A"),
     Action.READ_METRICS: ("OA", "OA", "OA"),
     Action.READ_QUOTAS: ("OA", "OA", "OA"),

@@ -26,6 +26,7 @@ from service.job.spec import JobSpec
 from service.settings import Settings, refusals_of
 from service.wire.access import Role
 from service.wire.events import EventKind
+from service.wire.jobs import JobEdit
 from tests.support.fake_ray import FakeCluster, FakeRay
 from tests.support.patience import PATIENCE_S
 from trainers.addresses import is_public
@@ -111,6 +112,22 @@ def test_a_jobs_name_neither_calls_a_chats_channel_nor_hides_a_link_there(store,
     [message] = told(target)
     assert "&lt;!channel&gt; &lt;https://evil.example|R&amp;D&gt;" in message["text"] and "<" not in message["text"]
     assert message["data"]["name"] == spec.name
+
+
+def test_a_webhook_that_a_running_job_is_given_is_told_of_its_end_and_one_that_is_taken_away_is_not(
+    store, settings, target
+):
+    spec = spec_for("https://a.example/mistyped")
+    corrected, silenced = (store.add_job(spec)[0].id for _ in range(2))
+    store.edit(corrected, JobEdit(webhook={"url": target.url}))
+    store.edit(silenced, JobEdit(webhook=None))
+
+    for job_id in (corrected, silenced):
+        store.cancel(job_id)
+    Webhooks(store, settings).send_due(0)
+
+    assert [message["data"]["job_id"] for message in told(target)] == [corrected]
+    assert store.outbox.due() == []
 
 
 def test_a_webhook_is_told_of_what_it_asked_for_and_of_nothing_else(store, settings, target):
@@ -437,22 +454,22 @@ def test_an_address_of_the_internet_is_public(address):
     ],
 )
 def test_a_target_that_is_refused_at_submission_says_what_is_allowed(url, word):
-    [problem] = conflicts(spec_for(url), Settings(webhook_secret=SECRET))
+    [problem] = conflicts(spec_for(url).webhook, Settings(webhook_secret=SECRET))
 
     assert (problem.pointer, problem.value) == ("/webhook/url", url)
     assert word in problem.message and "WIRETUNE_WEBHOOK_PRIVATE" in problem.message
-    assert conflicts(spec_for(url), Settings(webhook_secret=SECRET, webhook_private=True)) == []
+    assert conflicts(spec_for(url).webhook, Settings(webhook_secret=SECRET, webhook_private=True)) == []
 
 
 def test_an_address_that_is_none_is_refused():
-    assert "999.1.1.1" in conflicts(spec_for("https://999.1.1.1/"), Settings(webhook_secret=SECRET))[0].message
+    assert "999.1.1.1" in conflicts(spec_for("https://999.1.1.1/").webhook, Settings(webhook_secret=SECRET))[0].message
 
 
 def test_a_service_without_a_secret_takes_no_webhook_and_one_with_a_secret_does():
-    spec = spec_for("https://example.com/hook")
+    webhook = spec_for("https://example.com/hook").webhook
 
-    assert "WIRETUNE_WEBHOOK_SECRET" in conflicts(spec, Settings())[0].message
-    assert conflicts(spec, Settings(webhook_secret=SECRET)) == []
+    assert "WIRETUNE_WEBHOOK_SECRET" in conflicts(webhook, Settings())[0].message
+    assert conflicts(webhook, Settings(webhook_secret=SECRET)) == []
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,19 @@ def test_the_key_of_a_job_whose_labels_were_edited_still_gives_it(store, labelle
         store.add_job(make_spec(labels={"team": "blue", "draft": "yes"}), idempotency_key="k")
 
 
+def test_an_edit_of_a_webhook_keeps_what_it_leaves_out_and_the_jobs_key(store, make_spec):
+    spec = make_spec(webhook={"url": "https://a.example/x", "on": ["failed"]})
+    job = store.add_job(spec, idempotency_key="k")[0]
+
+    view = edit(store, job.id, webhook={"url": "https://a.example/y"})
+
+    assert (view.version, view.spec.webhook.url, view.spec.webhook.on) == (2, "https://a.example/y", ("failed",))
+    assert edit(store, job.id, webhook=None).spec.webhook is None
+    assert store.add_job(spec, idempotency_key="k")[0].id == job.id
+    with pytest.raises(KeyReused):
+        store.add_job(make_spec(webhook={"url": "https://a.example/y", "on": ["failed"]}), idempotency_key="k")
+
+
 def test_an_archived_job_is_in_no_list_but_those_that_ask_for_it(store, job_in):
     gone, there = job_in(JobState.CANCELLED), job_in(JobState.CANCELLED)
 

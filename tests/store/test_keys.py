@@ -419,3 +419,50 @@ def test_the_audit_log_is_narrowed_by_who_did_what_to_what(store, spec):
     assert found(action="createJob", name="bert") == [("bert", "createJob")]
     assert found(target=first, outcome="done") == [("anna", "cancelJob"), ("anna", "createJob")]
     assert found(name="carl") == []
+
+
+def test_a_rotated_keys_old_secrets_are_accepted_until_their_grace_is_over(store, clock):
+    first = make(store)
+
+    second = store.keyring.rotate(first.key.id, by=LOCAL, grace_s=60)
+    third = store.keyring.rotate(first.key.id, by=LOCAL, grace_s=3600)  # as if the answer before had been lost
+
+    assert second.old_until.timestamp() == pytest.approx(clock.now + 60, abs=1)
+    for each in (first, second, third):
+        assert store.keyring.holder(each.secret).key_id == first.key.id
+    clock.now += 60
+    with pytest.raises(Unauthorized):
+        store.keyring.holder(first.secret)
+    assert store.keyring.holder(second.secret).key_id == first.key.id
+
+
+@pytest.mark.parametrize("end", ["rotate", "revoke"])
+def test_no_grace_outlasts_the_end_of_its_key_nor_a_rotation_without_one(store, end):
+    first = make(store)
+    store.keyring.rotate(first.key.id, by=LOCAL, grace_s=60)
+
+    getattr(store.keyring, end)(first.key.id, by=LOCAL)
+
+    with pytest.raises(Unauthorized):
+        store.keyring.holder(first.secret)
+
+
+def test_a_caller_makes_keys_of_their_own_that_are_no_stronger_and_last_no_longer(store):
+    ends = datetime.now(UTC) + timedelta(days=10_000)
+    anna = store.keyring.holder(make(store, expires_at=ends).secret)
+    own = {"name": "ci", "owner": "anna", "project": "red", "expires_at": ends}
+
+    made = store.keyring.create(NewKey(**own, role="viewer"), by=anna)
+
+    assert store.keyring.holder(made.secret).role is Role.VIEWER
+    for wrong in (
+        {"owner": "bert"},
+        {"project": "blue"},
+        {"role": "operator"},
+        {"expires_at": None},
+        {"expires_at": ends + timedelta(days=1)},
+    ):
+        with pytest.raises(Forbidden):
+            store.keyring.create(NewKey(**own | wrong), by=anna)
+    with pytest.raises(Forbidden, match="ask an admin"):
+        store.keyring.create(NewKey(**own), by=replace(anna, key_id=None))

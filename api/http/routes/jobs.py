@@ -8,7 +8,7 @@ from fastapi import Depends, Header, Query, Request, Response
 from pydantic import AfterValidator, Field
 
 from api.http import bodies
-from api.http.admission import check, require_priority
+from api.http.admission import check, require_priority, require_webhook
 from api.http.auth import Caller, require_key, require_visible
 from api.http.dependencies import OutlookOf
 from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
@@ -123,6 +123,9 @@ Shown = TypeVar("Shown", JobView, JobSummary)
 #: no browser may keep the answer beyond an upgrade.
 _NOT_KEPT = {"Cache-Control": "no-store"}
 JobId = Annotated[str, Field(max_length=100)]
+Pointer = Annotated[str, Field(pattern="^/", max_length=200)]
+#: Of one list.
+MAX_FIELDS = 50
 Owner = Annotated[str | None, Query(min_length=1, max_length=MAX_OWNER_CHARS)]
 
 
@@ -195,9 +198,27 @@ def list_jobs(
     ] = None,
     count: Annotated[bool, Query(description="with `total`, the number of jobs on all pages")] = False,
     progress: Annotated[bool, Query(description="with the progress of each job")] = False,
+    field: Annotated[
+        list[Pointer],
+        Query(
+            max_length=MAX_FIELDS,
+            description="with a field of each spec: a JSON pointer such as `/optimizer/learning_rate`; repeatable",
+        ),
+    ] = [],  # noqa: B006
+    bill: Annotated[bool, Query(description="with the bill of each job, over all its trials")] = False,
 ) -> JobPage:
     """Return the jobs that the caller sees, newest first unless `order_by` says otherwise."""
-    page = store.jobs(where, order=order_by, limit=limit, cursor=cursor, count=count, with_progress=progress, by=caller)
+    page = store.jobs(
+        where,
+        order=order_by,
+        limit=limit,
+        cursor=cursor,
+        count=count,
+        with_progress=progress,
+        with_bill=bill,
+        pointers=field,
+        by=caller,
+    )
     return page.model_copy(update={"jobs": tuple(_placed(job, outlook, caller) for job in page.jobs)})
 
 
@@ -253,9 +274,10 @@ def update_job(
     caller: Caller,
     response: Response,
 ) -> JobView:
-    """Edit a job's labels, notes and priority, archive it or bring it back, by a JSON merge patch of these fields."""
+    """Edit a job's labels, notes, priority and webhook, archive it or bring it back: a JSON merge patch of these."""
     if patch.priority is not None:
         require_priority(patch.priority, store, caller, operation="updateJob", job=job)
+    require_webhook(patch.webhook, store)
     view = store.edit(job, patch, versions=versions, by=caller)
     response.headers["ETag"] = etag_of(view.version)
     return view

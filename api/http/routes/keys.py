@@ -11,7 +11,7 @@ from api.http.services import StoreOf
 from service.control.access.audit import AuditFilter
 from service.control.access.rules import Action, may_do
 from service.errors import KeyGone
-from service.wire.access import MAX_OWNER_CHARS, AuditPage, IssuedKey, KeyView, Me, NewKey
+from service.wire.access import MAX_GRACE_S, MAX_OWNER_CHARS, AuditPage, IssuedKey, KeyView, Me, NewKey
 from service.wire.base import MAX_PAGE
 
 router = OperationRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)])
@@ -40,7 +40,7 @@ def get_me(caller: Caller, request: Request) -> Me:
     "/keys",
     Operation(
         id="createKey",
-        action=Action.CREATE_KEY,
+        action=Action.CREATE_OWN_KEY,
         body=Body(model=NewKey, example=_EXAMPLE),
         headers={201: ("Location",)},
     ),
@@ -49,7 +49,11 @@ def get_me(caller: Caller, request: Request) -> Me:
 def create_key(
     new: Annotated[NewKey, Depends(bodies.new_key)], store: StoreOf, caller: Caller, response: Response
 ) -> IssuedKey:
-    """Make a key. Only this answer contains its secret."""
+    """Make a key. Only this answer contains its secret.
+
+    Admins make any key. Others make keys of their own owner and project, with a role that is no higher than theirs, and
+    that last no longer than the key that makes them.
+    """
     issued = store.keyring.create(new, by=caller)
     response.headers["Location"] = f"/v1/keys/{issued.key.id}"
     return issued
@@ -73,9 +77,17 @@ def get_key(key: str, store: StoreOf) -> KeyView:
     Operation(id="rotateKey", action=Action.CHANGE_KEY, errors=(KeyGone,)),
     dependencies=[Depends(bodies.nothing)],
 )
-def rotate_key(key: str, store: StoreOf, caller: Caller) -> IssuedKey:
-    """Give a key a new secret, which only this answer contains. The old one and its sessions end at once."""
-    return store.keyring.rotate(key, by=caller)
+def rotate_key(
+    key: str,
+    store: StoreOf,
+    caller: Caller,
+    grace_s: Annotated[float, Query(ge=0, le=MAX_GRACE_S, description="accept the old secret this much longer")] = 0.0,
+) -> IssuedKey:
+    """Give a key a new secret, which only this answer contains. The old one and its sessions end at once.
+
+    With `grace_s` the old secret is accepted for so many seconds more; only the sessions end.
+    """
+    return store.keyring.rotate(key, by=caller, grace_s=grace_s)
 
 
 @router.serves(

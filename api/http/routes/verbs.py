@@ -227,11 +227,17 @@ def clone_job(
     dry_run: Annotated[bool, Query(description="only show what would differ")] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Cloned:
-    """Queue a copy of this job with changes, a JSON merge patch. Pointers in errors lead into the changed job."""
-    source, asked = store.job(job).readable, _digest(job, changes, trial)
+    """Queue a copy of this job with changes, a JSON merge patch. Pointers in errors lead into the changed job.
+
+    The webhook of another owner's job is not copied.
+    """
+    view, asked = store.job(job), _digest(job, changes, trial)
+    source = view.readable
     made = None if dry_run else store.made_with(idempotency_key, request=asked, by=caller)
     if made is None:
         base = source.model_dump(mode="json") if trial is None else _of_trial(store, job, source, trial)
+        if (view.owner, view.project) != (caller.name, caller.project):
+            base["webhook"] = None  # its owner would be told of another person's job
         spec = checked(JobSpec, patched(base, changes))
         spec = spec if "priority" in changes else allowed_to(caller, spec)
         require_priority(spec.priority, store, caller, operation="cloneJob", job=job)

@@ -8,9 +8,9 @@ from sqlalchemy.orm import Session
 
 from service.control.access import audit, keys
 from service.control.access.audit import EVERY_ENTRY, AuditFilter
-from service.control.access.rules import RULES, Action, Owned, Principal
+from service.control.access.rules import RULES, Action, Owned, Principal, may
 from service.control.database.session import Database
-from service.control.models import ApiKeyRow, SessionRow, SignInCodeRow
+from service.control.models import ApiKeyRow, RetiredSecretRow, SessionRow, SignInCodeRow
 from service.control.moments import moment, moment_or_none
 from service.errors import Forbidden, KeyGone, NotFound, Unauthorized
 from service.wire.access import AuditPage, IssuedKey, KeyView, NewKey, Role, SignInCode
@@ -29,6 +29,9 @@ _HOLDER = select(
 )
 # Every request asks one of these: made once, they cost half.
 _BY_KEY = _HOLDER.where(ApiKeyRow.digest == bindparam("digest"))
+_BY_RETIRED = _HOLDER.join(RetiredSecretRow, RetiredSecretRow.key_id == ApiKeyRow.id).where(
+    RetiredSecretRow.digest == bindparam("digest"), RetiredSecretRow.expires_at > bindparam("now")
+)
 _BY_SESSION = (
     select(
         ApiKeyRow.id,
@@ -61,9 +64,26 @@ class KeyRing:
     # Keys
 
     def create(self, new: NewKey, *, by: Principal) -> IssuedKey:
-        """Make a key; its secret is in the answer alone."""
+        """Make a key; its secret is in the answer alone. Raises Forbidden unless `by` may make it, and logs that."""
+        if (why := self._refusal(new, by)) is not None:
+            self.note_refusal("createKey", "", by=by)
+            raise Forbidden(why)
         secret = keys.new_key()
         return self._db.write(lambda session: self._add(session, new, secret, by))
+
+    def _refusal(self, new: NewKey, by: Principal) -> str | None:
+        """Return why `by` may not make this key; None: they may."""
+        if may(by, Action.CREATE_KEY):
+            return None
+        if not may(by, Action.CREATE_OWN_KEY, Owned(new.owner or new.name, new.project, new.role)):
+            allowed = f"owner `{by.name}`, project `{by.project}`, role {by.role} or a weaker one"
+            return f"your role here, {by.role}, may create only keys of your own: {allowed}"
+        if by.key_id is None:
+            return "an issuer named you, and a key would outlast your token: ask an admin for one"
+        ends = self.get(by.key_id).expires_at
+        if ends is not None and (new.expires_at is None or new.expires_at > ends):
+            return f"a key makes none that lasts longer: `expires_at` is at the latest {ends.isoformat()}"
+        return None
 
     def adopt(self, secret: str, new: NewKey, *, by: Principal) -> None:
         """Make a key of a `secret` that several replicas are given; nothing if there is one, which may be revoked."""
@@ -112,8 +132,11 @@ class KeyRing:
         key = self.get(key_id)
         return Owned(key.owner, key.project, key.role)
 
-    def rotate(self, key_id: str, *, by: Principal) -> IssuedKey:
-        """Give the key another secret; the old one, and sessions that it opened, end. Raises KeyGone."""
+    def rotate(self, key_id: str, *, by: Principal, grace_s: float = 0.0) -> IssuedKey:
+        """Give the key another secret, and end sessions that it opened. Raises KeyGone.
+
+        The old secret is accepted for `grace_s` longer. Without a grace it ends at once, and so do older ones.
+        """
         secret = keys.new_key()
 
         def rotate(session: Session) -> IssuedKey:
@@ -125,10 +148,15 @@ class KeyRing:
                     f"key `{key_id}` is that of the file `wiretune_api_key`: put another into the file, restart, and "
                     "revoke this one"
                 )
+            is_over = RetiredSecretRow.key_id == key_id if grace_s == 0 else RetiredSecretRow.expires_at <= now
+            session.execute(delete(RetiredSecretRow).where(is_over))
+            until = now + grace_s if grace_s else None
+            if until is not None:
+                session.add(RetiredSecretRow(digest=row.digest, key_id=key_id, expires_at=until))
             row.digest = keys.digest(secret)
             _end_sessions(session, key_id)
             audit.add(session, by, "rotateKey", key_id, now=now)
-            return IssuedKey(key=_view(row), secret=secret)
+            return IssuedKey(key=_view(row), secret=secret, old_until=moment_or_none(until))
 
         return self._db.write(rotate)
 
@@ -148,8 +176,13 @@ class KeyRing:
     # Callers
 
     def holder(self, secret: str) -> Principal:
-        """Return who holds the key; raises Unauthorized."""
-        return self._admitted(self._found(_BY_KEY, {"digest": keys.digest(secret)}, what="API key"))
+        """Return who holds the key; raises Unauthorized. A secret that was rotated may still be accepted."""
+        digest = keys.digest(secret)
+        try:
+            found = self._found(_BY_KEY, {"digest": digest}, what="API key")
+        except Unauthorized:
+            found = self._found(_BY_RETIRED, {"digest": digest, "now": self._db.now()}, what="API key")
+        return self._admitted(found)
 
     def visitor(self, secret: str, *, renews: bool = True) -> Principal:
         """Return who opened the session; raises Unauthorized. Its use renews it, unless not `renews`."""

@@ -21,6 +21,7 @@ class Action(StrEnum):
     READ_KEY = "see this key"
     CHANGE_KEY = "change this key"
     CREATE_KEY = "create keys"
+    CREATE_OWN_KEY = "create keys of their own"
     READ_AUDIT = "read the audit log"
     READ_METRICS = "read the service's metrics"
     UPLOAD_CODE = "upload code"
@@ -68,6 +69,7 @@ RULES = {
     Action.READ_KEY: _Least(Role.VIEWER, Role.ADMIN, Role.ADMIN),
     Action.CHANGE_KEY: _Least(Role.VIEWER, Role.ADMIN, Role.ADMIN),
     Action.CREATE_KEY: _Least(Role.ADMIN, Role.ADMIN, Role.ADMIN),
+    Action.CREATE_OWN_KEY: _Least(Role.VIEWER, Role.ADMIN, Role.ADMIN),
     Action.READ_AUDIT: _Least(Role.ADMIN, Role.ADMIN, Role.ADMIN),
     Action.READ_METRICS: _Least(Role.OPERATOR, Role.OPERATOR, Role.OPERATOR),
     Action.UPLOAD_CODE: _Least(Role.SUBMITTER, Role.SUBMITTER, Role.OPERATOR),

@@ -1,10 +1,9 @@
 """Compare several jobs: their differing fields and their results. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from service.control.results.report import CONFIDENCE, positive_estimate, reached, worst_end
-from service.job.changes import differences
+from service.job.changes import differences, value_at
 from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
 from service.wire.comparison import ComparedArm, ComparedTrial, Comparison, Difference
@@ -79,15 +78,4 @@ def _differences(specs: Sequence[JobSpec]) -> Iterator[Difference]:
     first, *others = specs
     dumped = [spec.model_dump(mode="json") for spec in specs]
     for pointer in dict.fromkeys(change.pointer for other in others for change in differences(first, other)):
-        yield Difference(pointer=pointer, values=tuple(_at(each, pointer) for each in dumped))
-
-
-def _at(content: Any, pointer: str) -> Any:
-    """Return what is at a JSON pointer; None: there is nothing."""
-    for part in pointer.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(content, dict):
-            content = content.get(name)
-        elif isinstance(content, list):
-            content = content[int(name)] if int(name) < len(content) else None
-    return content
+        yield Difference(pointer=pointer, values=tuple(value_at(each, pointer) for each in dumped))
