@@ -1,4 +1,4 @@
-"""Every point of a job's series as a table, one row per point: CSV from the service, and Parquet made from it.
+"""Tables: every point of a job's series, one row per point, as CSV or Parquet; and jobs, one row per job, as CSV.
 
 A spreadsheet runs text that begins with one of `= + - @`, or with a tab or a carriage return. In CSV such text gets an
 apostrophe in front, and so does text that begins with one. Readers drop the first apostrophe.
@@ -6,15 +6,22 @@ apostrophe in front, and so does text that begins with one. Readers drop the fir
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from service.control.queries import NamedPoint
+from service.wire.jobs import JobBill, JobSummary
 from service.wire.trials import TrialView
 
 COLUMNS = ("job", "arm", "seed", "step", "seconds", "name", "value")
+#: Of a table of jobs, before the columns that were asked for and the bill.
+_OF_JOBS = (
+    *("id", "name", "state", "owner", "project", "created_at", "started_at", "finished_at"),
+    *("metric", "result", "best_validation_loss"),
+)
 _ROWS_AT_ONCE = 5_000
 #: First characters that make a spreadsheet run text as a formula, and the one that marks it as plain text.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "'")
@@ -31,6 +38,25 @@ def csv_chunks(job_id: str, points: Iterable[tuple[TrialView, Iterable[NamedPoin
                     f"{start},{step},{seconds!r},{label},{'' if value is None else repr(value)}\n"
                     for _, step, seconds, value in some
                 )
+
+
+def jobs_csv(jobs: Iterable[JobSummary], columns: Mapping[str, str]) -> Iterator[str]:
+    """Yield jobs as CSV text, a line at a time, with their results, fields and bills.
+
+    `columns` name the pointers of the fields. Floats read back exactly; what is not there is empty.
+    """
+    yield _fields(*_OF_JOBS, *map(_as_text, columns), *JobBill.model_fields) + "\n"
+    for job in jobs:
+        shown = job.model_dump(mode="json")
+        of_spec, bill = shown["fields"] or {}, shown["bill"] or {}
+        values = [shown[name] for name in _OF_JOBS] + [of_spec.get(pointer) for pointer in columns.values()]
+        yield _fields(*map(_cell, [*values, *map(bill.get, JobBill.model_fields)])) + "\n"
+
+
+def _cell(value: Any) -> Any:
+    if value is None or type(value) in (int, float):
+        return value
+    return _as_text(value if isinstance(value, str) else json.dumps(value))
 
 
 def _as_text(text: str) -> str:

@@ -1,6 +1,8 @@
 """`wiretune`'s commands about jobs, for a service on any machine."""
 
-from collections.abc import Sequence
+import codecs
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -34,6 +36,7 @@ from api.cli.terminal import (
 from api.client import Client
 from api.display import how_far
 from api.retries import AWAY_S, PATIENCE_S
+from api.tables import jobs_csv
 from api.waiting import stands_still
 from service.code_package import CodeRefused
 from service.job.advice import advice
@@ -194,11 +197,17 @@ def list_jobs(
     limit: Annotated[int, typer.Option(min=1, help="the most to list")] = 20,
     cursor: Annotated[str | None, typer.Option(help="`next_cursor` of the page before, in the same order")] = None,
     are_ids: Annotated[bool, typer.Option("--ids", "-q", help="print the ids alone, one a line")] = False,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="FIELD", help="show this field, too: `optimizer.learning_rate`; repeatable"),
+    ] = None,
+    is_csv: Annotated[bool, typer.Option("--csv", help="print CSV, with results and bills")] = False,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
+    pointers = {column: _pointer(column) for column in columns or ()}
     filters: JobFilters = {
         "state": state or None,
         "labels": label_pairs(label or []),
@@ -208,7 +217,9 @@ def list_jobs(
         "created_after": created_after,
         "created_before": created_before,
         "archived": is_archived,
-        "progress": not are_ids,
+        "progress": not (are_ids or is_csv),
+        "fields": tuple(pointers.values()),
+        "bill": is_csv,
         "order_by": _ORDERS[sort][is_reversed],
     }
     with open_client(url, key) as client:
@@ -219,24 +230,40 @@ def list_jobs(
     if are_ids:
         for job in page.jobs:
             typer.echo(job.id)
+    elif is_csv:
+        for line in jobs_csv(page.jobs, pointers):
+            typer.echo(line, nl=False)
     else:
-        console().print(_sheet(page.jobs))
+        console().print(_sheet(page.jobs, pointers))
     if page.next_cursor:
         more = f"there are more: --cursor {page.next_cursor}, or a larger --limit (now {limit})"
-        say(console(as_json=are_ids), more)  # other commands read the ids from standard output
+        say(console(as_json=are_ids or is_csv), more)  # other commands read ids and CSV from standard output
 
 
-def _sheet(jobs: Sequence[JobSummary]) -> Sheet:
-    """Return the jobs as a table, with their owners and projects where these differ."""
+def _pointer(column: str) -> str:
+    """Return the JSON pointer of a field such as `optimizer.learning_rate`; a pointer stays as it is."""
+    return column if column.startswith("/") else f"/{column.replace('.', '/')}"
+
+
+def _sheet(jobs: Sequence[JobSummary], columns: Mapping[str, str]) -> Sheet:
+    """Return the jobs as a table, with their owners and projects where these differ.
+
+    `columns` are further ones, each with its pointer into the jobs' specs.
+    """
     differing = [name for name in ("owner", "project") if len({getattr(job, name) for job in jobs}) > 1]
     left = ("job", "state", "progress", *differing, "name")
-    sheet = Sheet("job", "state", "progress", *differing, "result", "age", "name", left=left)
+    sheet = Sheet("job", "state", "progress", *differing, "result", *columns, "age", "name", left=left)
     now = datetime.now(UTC)
     for job in jobs:
         age = figures.age((now - job.created_at).total_seconds())
         owners = (getattr(job, name) for name in differing)
-        sheet.add_row(job.id, job.state, how_far(job), *owners, _result(job), age, job.name)
+        fields = (_shown((job.fields or {}).get(pointer)) for pointer in columns.values())
+        sheet.add_row(job.id, job.state, how_far(job), *owners, _result(job), *fields, age, job.name)
     return sheet
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def _result(job: JobSummary) -> str:
@@ -353,12 +380,19 @@ def logs(
             pieces = iter([client.logs(job, attempt=attempt)])
         else:
             pieces = iter([last_lines(client, job, attempt, num_lines)[0]])
-        for piece in pieces:
-            text = piece.decode(errors="replace")
+        for text in _decoded(pieces):
             if as_json:
                 print_json({"job": job, "text": text}, indent=None)
             else:
                 typer.echo(text, nl=False)
+
+
+def _decoded(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Yield the text of each piece of a log. A character that a piece cuts is in the text of the next one."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    yield from map(decoder.decode, pieces)
+    if rest := decoder.decode(b"", final=True):
+        yield rest
 
 
 def require_success(view: JobView) -> None:

@@ -126,6 +126,23 @@ def test_a_list_tells_on_request_how_far_its_jobs_are(http: TestClient, reportin
     assert http.get("/v1/jobs").json()["jobs"][0]["progress"] is None
 
 
+def test_a_list_has_on_request_what_its_jobs_were_told_and_what_they_have_used(
+    http: TestClient, reporting: Reporting
+) -> None:
+    reporting.run_to_the_end()
+    bills = [each.bill for each in reporting.store.trials(reporting.job_id)]
+    pointers = ["/budget/seconds", "/arms/1/exchange/kind", "/arms/9/name", "/no/such"]
+
+    (job,) = http.get("/v1/jobs", params={"field": pointers, "bill": True}).json()["jobs"]
+    (bare,) = http.get("/v1/jobs").json()["jobs"]
+
+    assert job["fields"] == dict(zip(pointers, (40.0, "none", None, None), strict=True))
+    assert job["bill"]["bytes_sent"] == sum(each.bytes_sent for each in bills) > 0
+    assert job["bill"]["seconds_training"] == pytest.approx(sum(each.seconds_training for each in bills))
+    assert (bare["fields"], bare["bill"]) == (None, None)
+    assert http.get("/v1/jobs?field=budget.seconds").json()["errors"][0]["pointer"].startswith("/field")
+
+
 def test_a_cursor_of_another_order_is_refused_by_name(http: TestClient, url: str) -> None:
     http.post("/v1/jobs", json=EXAMPLE_JOB)
     cursor = http.get("/v1/jobs?order_by=name&limit=1").json()["next_cursor"]

@@ -375,6 +375,17 @@ def test_a_log_is_printed_as_it_is(at: str, store: Store, reporting: Reporting, 
     assert json.loads(as_json.stdout) == {"job": reporting.job_id, "text": done.stdout}
 
 
+def test_a_character_that_two_pieces_of_a_log_share_is_printed_whole(
+    at: str, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = [b"Stra\xc3", b"\x9fe\n", b"cut \xc3"]
+    monkeypatch.setattr(job_commands, "follow_log", lambda *_, **__: iter(pieces))
+
+    done = run_cli.invoke(main.app, ["logs", reporting.job_id, "--follow"])
+
+    assert done.stdout == "Straße\ncut \ufffd"
+
+
 def test_a_job_without_a_log_says_so(at: str, job_file: Path) -> None:
     job_id = run_cli.invoke(main.app, ["submit", str(job_file)]).stdout.strip()
     run_cli.invoke(main.app, ["cancel", job_id])

@@ -1,26 +1,27 @@
 """A newcomer's first commands (`init`, `check`, `doctor`, `compare`, `list`), and their advice on errors."""
 
+import csv
 import json
 import socket
-import unicodedata
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
-from typer.main import get_command
 from typer import Context
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from api.cli import check_command, doctor, init_command, main, rehearsal
 from api.cli.doctor import Found, Service
 from api.cli.panels import PANELS
 from api.client import Client
-from service.control.access.rules import Principal
 from api.local_service import Announced, LocalServerError, running_server
+from service.control.access.rules import Principal
 from service.control.store import Store
 from service.job.advice import advice
 from service.job.spec import JobSpec
@@ -65,7 +66,6 @@ def test_a_first_job_of_a_factory_has_its_parameters_and_replaces_no_file(
     assert again.exit_code == 2 and "is there already" in again.stderr
 
 
-def test_help_lists_every_command_under_one_heading_and_a_newcomers_first() -> None:
 def every_command() -> list[str]:
     """Return the names of all commands, each of which there is."""
     group: Any = get_command(main.app)
@@ -86,6 +86,7 @@ app(["list", "--url", "http://127.0.0.1:9", "--key", "wt_any"])
     assert done.returncode == 3 and "no Wiretune service answers" in done.stderr, done.stderr
 
 
+def test_help_lists_every_command_under_one_heading_and_a_newcomers_first() -> None:
     commands = every_command()
     shown = run_cli.invoke(main.app, ["--help"]).stdout
 
@@ -254,6 +255,23 @@ def test_jobs_are_listed_by_label_and_sorted(at: None, store: Store, job: JobSpe
     assert names("--cursor", shown.split("--cursor ")[1].split(",")[0]) == ["b"]
     assert run_cli.invoke(main.app, ["list", "--label", "team"]).exit_code == 2
     assert run_cli.invoke(main.app, ["list", "--label", "team=a", "--label", "team=b"]).exit_code == 2
+
+
+def test_a_list_has_the_fields_that_are_asked_for_and_as_csv_the_results(
+    at: None, store: Store, job: JobSpec, reporting: Reporting
+) -> None:
+    reporting.run_to_the_end()
+    store.add_job(job.model_copy(update={"name": "=1+1"}))
+    columns = ["--column", "budget.seconds", "--column", "/arms/1/name"]
+
+    shown = run_cli.invoke(main.app, ["list", *columns], env={"COLUMNS": "300"}).stdout
+    rows = list(csv.DictReader(run_cli.invoke(main.app, ["list", "--csv", *columns]).stdout.splitlines()))
+
+    assert {"budget.seconds", "/arms/1/name"} < {*shown.splitlines()[0].split()} and "40.0" in shown
+    waiting, done = rows
+    assert (waiting["name"], waiting["result"], waiting["bytes_sent"]) == ("'=1+1", "", "0")
+    assert (done["id"], done["budget.seconds"], done["/arms/1/name"]) == (reporting.job_id, "40.0", "dense")
+    assert float(done["result"]) == store.jobs().jobs[1].result and int(done["bytes_sent"]) > 0
 
 
 def test_a_list_names_owners_and_projects_where_they_differ(at: None, store: Store, job: JobSpec) -> None:
