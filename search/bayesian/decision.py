@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.bayesian import reasons
+from search.bayesian.awakening import awakening_start, may_awaken
 from search.bayesian.exchange_shortlist import promising
 from search.bayesian.reasons import name, number
-from search.bayesian.refinement import awakening_start, may_awaken
 from search.bayesian.regions import bounding_box
 from search.bayesian.rewards import (
     Evidence,

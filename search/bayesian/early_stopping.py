@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from search.bayesian.awakening import is_asleep, was_killed_waking
 from search.bayesian.probe_costs import StepCosts, has_room_for_search, is_too_slow
-from search.bayesian.refinement import is_asleep, was_killed_waking
 from search.bayesian.rewards import (
     as_averages,
     has_blown_up,

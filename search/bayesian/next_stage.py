@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from search.bayesian.awakening import awakening_start
 from search.bayesian.decay import is_decaying
 from search.bayesian.decision import DIVERGED_FACTOR
 from search.bayesian.history import extended, learned_drift
 from search.bayesian.link_rule import changed_link, measured_link
-from search.bayesian.refinement import awakening_start
 from search.bayesian.rewards import diverged_probes, lowest_probed, scores, start_loss, usable_control
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import CommittedLine, RateCourse, Stage

@@ -7,9 +7,10 @@ import math
 import pytest
 
 from search import strategies
+from search.bayesian.awakening import AWAKENING_MOST, is_asleep
 from search.bayesian.controller import Controller
 from search.bayesian.next_stage import next_stage
-from search.bayesian.refinement import AWAKENING_MOST, LEAST_RISE, RISE_PER_STEP, is_asleep, raise_of
+from search.bayesian.refinement import LEAST_RISE, RISE_PER_STEP, raise_of
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import BARRED_SHARE, RateCourse, Stage, is_barred
 from search.config import BoConfig, Budget

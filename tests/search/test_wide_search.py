@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from search.bayesian.awakening import MOST_OF_GUESS
 from search.bayesian.controller import Controller
 from search.bayesian.proposals import MAX_FINALIST_EXTENSIONS
-from search.bayesian.refinement import MOST_OF_GUESS
 from search.bayesian.rewards import scores
 from search.bayesian.stage import BARRED_SHARE, Stage
 from search.bayesian.usual_rate import expected_rate
