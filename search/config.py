@@ -324,33 +324,33 @@ class BoConfig(WideConfig):
     min_gain: float = Field(0.002, ge=0, allow_inf_nan=False, description="and better by this share of the loss")
 
 
-class SobolConfig(WideConfig):
-    """The stages of `bo` without a surrogate: space-filling points in place of promising ones, the best probe wins."""
+class BestProbeWins:
+    """Constants of the controllers that compare probes alone: the best one wins."""
 
-    kind: Literal["sobol"] = "sobol"
     has_surrogate: ClassVar[bool] = False
-    revisit: Literal["events", "stages"] = Field("stages", description="when a later search opens")
     max_raise: ClassVar[float] = 1.0
     start_over: ClassVar[bool] = False
     switch_probability: ClassVar[float] = 0.5
     min_gain: ClassVar[float] = 0.0
 
 
-class LocalConfig(StagedConfig):
+class SobolConfig(BestProbeWins, WideConfig):
+    """The stages of `bo` without a surrogate: space-filling points in place of promising ones, the best probe wins."""
+
+    kind: Literal["sobol"] = "sobol"
+    revisit: Literal["events", "stages"] = Field("stages", description="when a later search opens")
+
+
+class LocalConfig(BestProbeWins, StagedConfig):
     """No wide search and no surrogate: a stage tries the incumbent, x2 and :2, and the best probe wins."""
 
     kind: Literal["local"] = "local"
-    has_surrogate: ClassVar[bool] = False
     revisit: Literal["events", "stages"] = Field("stages", description="when a search opens")
     wide_probes: ClassVar[int | None] = 0
     wide_probes_per_axis: ClassVar[int] = 0
     wide_decades: ClassVar[float] = 0.0
     coarse_probe_steps: ClassVar[int] = 0
     ramp_steps: ClassVar[int | None] = 0
-    max_raise: ClassVar[float] = 1.0
-    start_over: ClassVar[bool] = False
-    switch_probability: ClassVar[float] = 0.5
-    min_gain: ClassVar[float] = 0.0
 
 
 class AutoLrsConfig(RateRange):

@@ -123,11 +123,9 @@ class Controller(Strategy):
         stage = self._stage
         if stage.decision is not None:
             raise ValueError(f"stage {stage.index} is decided: `tell` its commit before the next `ask`.")
-        candidate = None if stage.is_complete else self._next_candidate()
+        candidate = self._next_candidate()
         if candidate is not None:
             self._record("ask", candidate)
-        elif not stage.pending:  # the result of a running probe may call for another one
-            stage.is_complete = True
         return candidate
 
     def tell(self, observation: Observation) -> None:

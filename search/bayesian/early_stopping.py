@@ -1,10 +1,13 @@
 """Decide whether a running probe or commit continues, ends, or rolls back: pure functions of its measurements."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from search.bayesian.awakening import is_asleep, was_killed_waking
 from search.bayesian.probe_costs import StepCosts, has_room_for_search, is_too_slow
+from search.bayesian.reports import LONGEST_COMMIT
 from search.bayesian.rewards import (
     as_averages,
     has_blown_up,
@@ -15,17 +18,25 @@ from search.bayesian.rewards import (
     steps_at_equal_cost,
     usable_control,
 )
-from search.bayesian.rollback import is_setback
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import BARRED_AXES, BARRED_FACTOR, Probe, Stage
 from search.budget import spending
 from search.budget.spending import Amounts
 from search.curves import events
+from search.curves.calibration import learned_weight
 from search.curves.client_drift import client_drift, first_steps
-from search.curves.curve_summary import Reading, side_by_side, trace_of
+from search.curves.curve_summary import (
+    MIN_END_LOSSES,
+    Reading,
+    last_losses,
+    num_steps_of,
+    side_by_side,
+    trace_of,
+    usable_median,
+)
 from search.curves.events import Event, Signs
 from search.curves.faults import IGNORANCE_SHARE, Known
-from search.curves.forecast import size_of, standard_error
+from search.curves.forecast import forecast_loss, size_of, standard_error
 from search.space import are_within
 from search.types import Candidate, Course, Observation, Spent, Values
 
@@ -94,6 +105,12 @@ def stays_behind(gaps: Array, *, left: float) -> bool:
     return gap > quantile * standard_error(half) and gap + 3 * max(0.0, left) * min(0.0, change) > 0
 
 
+#: A switch is judged once this share of its commit is done ...
+FIRST_CHECK = 0.2
+#: ... and from this share on, only if its loss is also above the stage's start: a rollback undoes the whole commit.
+LATE = 0.4
+#: Standard deviations above the incumbent's forecast.
+WORSE_STDS = 1.2
 #: Workers of a commit drift apart if their average's loss is higher than their own by the share `DRIFT_SHARE`, and by
 #: `DRIFT_ERRORS` standard errors (many, since it is checked again and again), over at least `LEAST_AVERAGES` averages.
 DRIFT_SHARE, DRIFT_ERRORS, LEAST_AVERAGES = 0.1, 4.0, 4
@@ -139,6 +156,29 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
     values, spent = stage.decision.values, observation.spent
     has_room = has_room_for_search(setup, costs, values=values, search=search, spent=spent)
     return "end" if found and has_room else "go_on"
+
+
+def is_setback(setup: SearchSetup, stage: Stage, commit: Observation, *, part: float, whole: Amounts) -> bool:
+    """Return whether the share `part` of a `commit` that may spend `whole` does worse than it would without its switch.
+
+    The median of its last losses is compared with a forecast from the incumbent's probe, at the same point.
+    """
+    control, recent = usable_control(stage), last_losses(commit.losses, num_steps_of(commit))
+    median, start = usable_median(recent), start_loss(stage)
+    if stage.decision is None or not stage.decision.switched or control is None:
+        return False
+    if (
+        part < FIRST_CHECK
+        or median is None
+        or len(recent) < MIN_END_LOSSES
+        or (start is not None and part >= LATE and median <= start)
+    ):
+        return False
+    cost = setup.line_cost(spending.measured_step_cost(setup.budget, control))
+    num_steps = spending.num_steps(spending.scale(whole, part), cost)
+    points = max(float(len(control.losses)), min(num_steps, LONGEST_COMMIT) / control.steps_per_point)
+    forecast = forecast_loss(control.losses, points, start=start, weight=learned_weight(stage.line.outcomes))
+    return median > forecast.mean + WORSE_STDS * math.hypot(forecast.std, standard_error(np.asarray(recent)))
 
 
 def may_start_over(setup: SearchSetup, spent: Spent) -> bool:

@@ -129,7 +129,10 @@ class Steered(NamedTuple):
     steers: tuple[Steer, ...] = ()
     pinned: frozenset[str] = frozenset()  # the names of the pinned values
     unsteered: Values | None = None  # the incumbent without steers; None: as it is
-    search_asked: bool = False
+
+    @property
+    def search_asked(self) -> bool:
+        return any(each.search_now for each in self.steers)
 
 
 NOT_STEERED = Steered()
@@ -158,7 +161,6 @@ class Stage:
     readings: dict[str, Reading] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)  # before their first step
     too_slow: dict[str, Refusal] = field(default_factory=dict)  # by candidate, after a few steps
-    is_complete: bool = False
     decision: Decision | None = None
     decided: Spent = field(default_factory=Spent)  # the run's totals when its commit began
     #: Fitted surrogates, by their evidence (`search.bayesian.rewards.Evidence`) and their box.

@@ -110,7 +110,7 @@ def steered_stage(stage: Stage, space: SearchSpace, steering: Steering) -> Stage
     steers = _without_searches(steering.steers) if stage.is_on_ramp else steering.steers
     history = tuple(tuple(score for score in each if _may_use(score.values, steering)) for each in stage.line.history)
     line = replace(stage.line, history=history) if steering.steers else stage.line
-    steered = Steered(steers, frozenset(steering.pins), own, any(each.search_now for each in steers))
+    steered = Steered(steers, frozenset(steering.pins), own)
     if incumbent == own:
         return replace(stage, incumbent=incumbent, steered=steered, line=line)
     # The steps of the new values may take another time, and no commit has shown which rises suit their rate.

@@ -159,6 +159,15 @@ def test_it_searches_for_a_person_who_asks_before_it_begins_and_is_drawn_to_what
     assert not quiet.probes and not quiet.steers
 
 
+def test_a_search_is_made_also_if_it_is_asked_for_after_there_was_nothing_to_probe():
+    controller = _controller(SHARP)
+    assert controller.ask() is None
+    controller.steer([Steer(id=1, by="ada", search_now=True)])
+    restored = Controller.from_state_dict(json.loads(json.dumps(controller.state_dict())))
+
+    assert controller.ask() == restored.ask() is not None
+
+
 def test_it_begins_as_usual_where_the_search_that_a_person_asks_for_has_no_room():
     controller = _controller(SHARP, steps=20)
     controller.steer([Steer(id=1, by="ada", search_now=True)])
