@@ -62,7 +62,8 @@ def _reported(door: Door, trial_id: str, *, max_silence_s: float) -> str:
     point, spec = _find(brief, trial_id)
     if not is_wanted(brief, point):  # any more: a user has asked for its end, or the job's, while an earlier trial ran
         return Control.STOP if brief.control is Control.RUN else brief.control
-    asked = Control.STOP if point.pruned or point.stopped else Control.RUN
+    is_stopped = point.pruned or point.stopped or brief.control is Control.STOP
+    asked = Control.STOP if is_stopped else Control.RUN
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s, steers=point.steers, asked=asked)
     try:
         return _outcome(door, brief, point, spec, reporter)

@@ -114,11 +114,12 @@ def test_a_trial_that_was_stopped_alone_before_it_begins_is_left_out(monkeypatch
     assert (told, outcome, outcome_of([outcome]).outcome) == ([], Control.STOP, "succeeded")
 
 
+@pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with its job"])
 def test_a_stopped_trial_that_goes_on_from_a_checkpoint_is_told_before_it_trains(
-    monkeypatch: pytest.MonkeyPatch,
+    is_alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brief, told = _brief(finished=False), list[Control]()
-    point = brief.trials[0].model_copy(update={"stopped": True, "resume": {"checkpoint": "file:///somewhere"}})
+    brief, told = _brief(finished=False, control=Control.RUN if is_alone else Control.STOP), list[Control]()
+    point = brief.trials[0].model_copy(update={"stopped": is_alone, "resume": {"checkpoint": "file:///somewhere"}})
     brief = brief.model_copy(update={"trials": (point,)})
     monkeypatch.setattr(tune_trial, "_outcome", lambda *_: "completed")
     monkeypatch.setattr(
