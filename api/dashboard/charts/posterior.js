@@ -160,7 +160,7 @@ function probeTraces(probes, y, { ink, paper }) {
   const [judged, unjudged] = [probes.filter((probe) => probe.gain !== null), probes.filter((probe) => probe.gain === null)];
   return [
     trace("probes", "circle", [ink, paper], judged.filter((probe) => !probe.isCoarse)),
-    trace("coarse probes, against the first of them", "diamond", [paper, ink], judged.filter((probe) => probe.isCoarse)),
+    trace("coarse probes", "diamond", [paper, ink], judged.filter((probe) => probe.isCoarse)),
     trace("diverged", "x", [ink, paper], unjudged.filter((probe) => probe.status === "diverged")),
     trace("not judged", "circle", [paper, ink], unjudged.filter((probe) => probe.status !== "diverged")),
   ].filter((each, at) => at === 0 || each.x.length);

@@ -219,7 +219,7 @@ def test_finalists_gain_from_the_first_of_them_as_the_posterior_does_and_coarse_
     chart = posterior_chart([0.5, 0.75, None, 2.0, 2.5], ["wide", "wide", "finalist", "finalist", "vertex"])
 
     drawn = {trace["name"]: trace["y"] for trace in chart["traces"] if trace.get("mode") == "markers"}
-    assert drawn["probes"] == [0, 0.5] and drawn["coarse probes, against the first of them"] == [0, 0.25]
+    assert drawn["probes"] == [0, 0.5] and drawn["coarse probes"] == [0, 0.25]
     assert "the best gained 0.5;" in chart["label"]
     assert [row["gain"] for row in chart["rows"]] == [0, 0.25, None, 0, 0.5]
 
