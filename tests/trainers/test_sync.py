@@ -17,10 +17,11 @@ from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import AdamWConfig, ScheduleFreeSgdConfig
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
+from trainers.methods.sync.diloco.outer import OuterSgd
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
-from trainers.methods.sync.policy import PolicyBase
+from trainers.methods.sync.policy import PolicyBase, Update
 from trainers.methods.sync.shared.screen import Outliers
 from trainers.methods.sync.stl_sgd.policy import Stage, period_at, stage_at
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
@@ -127,6 +128,14 @@ def test_an_outer_momentum_that_is_set_to_0_is_none(make_config):
     losses = given.run(SEGMENT.model_copy(update={"outer_momentum": 0.0, "outer_learning_rate": 0.7})).losses
 
     assert losses == plain.run(SEGMENT).losses
+
+
+def test_an_outer_momentum_of_0_forgets_the_steps_before():
+    outer, means = OuterSgd(DiLoCoConfig(outer_momentum=0.9), torch.zeros(3)), torch.randn(3, 3)
+    for number, momentum in enumerate((0.9, 0.0, 0.9)):
+        step = outer.step(means[number], Update(number, 0.1, None, None, 1.0, momentum))
+
+    torch.testing.assert_close(step, means[2] + 0.9 * (means[2] + 0.9 * means[1]))
 
 
 def test_a_period_that_is_searched_must_be_given(make_config):
