@@ -27,13 +27,14 @@ class ZeroOneAdam(Local):
         self._begin()
 
     def _begin(self) -> None:
-        # of each tensor of parameters, since the last exchange: the sum of its rates, and what decay leaves of it
+        # of each tensor of parameters, since the last exchange: the sum of its rates, less what decay takes from the
+        # steps so far, and what it leaves of the anchor
         self._reach = [0.0] * len(self._iterate.shapes)
         self._left_of_it = [1.0] * len(self._iterate.shapes)
 
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         for index, (rate, decay) in enumerate(self._optimizer.rates()):
-            self._reach[index] += rate
+            self._reach[index] = self._reach[index] * (1 - rate * decay) + rate
             self._left_of_it[index] *= 1 - rate * decay
         return super().advance(outcome, update)
 
