@@ -139,6 +139,20 @@ def test_accordion_compares_at_the_ends_of_epochs_0_10_20_and_between_them_nothi
     assert levels == [0.5] * 33 + [0.1] * 30 + [0.5] * 6
 
 
+def test_accordion_adds_up_gradients_only_in_epochs_that_it_compares():
+    levels = AccordionConfig(critical=0.5, epoch_steps=3, interval=2)
+    bench, is_summed = Bench(TopKConfig(density=0.1, levels=levels), Place(0, 1)), []
+    policy = Accordion(levels, [bench.buffer.layers], bench.buffer.gradient)
+    for _ in range(9):
+        policy.level(0.1, 0.1)
+        for bucket in bench.buffer.buckets:
+            policy.watch(bucket, torch.ones(bucket.num_elements))
+        policy.commit(WIRE)
+        is_summed.append(bool(policy.tensors()["sum"].any()))
+
+    assert is_summed == [True, True, False] + [False] * 3 + [True, True, False]
+
+
 def test_a_fall_of_the_learning_rate_makes_all_critical_until_the_next_comparison():
     def fall(step: int) -> float:
         return 0.1 if step < 8 else 0.01

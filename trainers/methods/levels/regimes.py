@@ -53,18 +53,25 @@ class Regimes:
 
     def watch(self, bucket: Bucket, gradient: Tensor) -> None:
         """See the bucket's gradient of the coming step."""
-        torch.add(self._sum[bucket.span], gradient, out=self._next_sum[bucket.span])
+        if self._is_compared:
+            torch.add(self._sum[bucket.span], gradient, out=self._next_sum[bucket.span])
 
     def commit(self, critical: tuple[bool, ...], tell: Callable[[Tensor], None]) -> None:
         """End a step in which `critical` held; `tell` overwrites a tensor by the first rank's. Collective."""
-        self._sum, self._next_sum = self._next_sum, self._sum
+        if self._is_compared:
+            self._sum, self._next_sum = self._next_sum, self._sum
         state = replace(self._state, critical=critical, step=self._state.step + 1)
         if state.step >= self._epoch_steps:  # which other workers may have made shorter
-            if state.epoch % self._config.interval == 0:
+            if self._is_compared:
                 state = self._compared(state, tell)
             state = replace(state, step=0, epoch=state.epoch + 1)
             self._sum.zero_()
         self._state = state
+
+    @property
+    def _is_compared(self) -> bool:
+        """True if the running epoch is compared at its end; gradients of others need not be added up."""
+        return self._state.epoch % self._config.interval == 0
 
     def _compared(self, state: RegimeState, tell: Callable[[Tensor], None]) -> RegimeState:
         norms = tuple(self._norm(part) for part in self._parts)
