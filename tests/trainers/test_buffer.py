@@ -40,6 +40,22 @@ def test_clip_bounds_the_norm_and_nothing_else(max_norm: float, norm: float):
     torch.testing.assert_close(buffer.gradient, torch.tensor([0.6, 0.8]) * norm)
 
 
+def test_rows_that_are_looked_up_several_times_have_the_bits_of_a_dense_gradient():
+    embedding, draw = nn.Embedding(7, 3, sparse=True), torch.Generator().manual_seed(0)
+    buffer = GradientBuffer.behind([embedding.weight], NoneConfig(overlap=False))
+    rows, weights = torch.randint(7, (40,), generator=draw), torch.randn(40, 3, generator=draw)
+    [expected] = torch.autograd.grad((embedding(rows) * weights).sum(), embedding.weight)
+
+    buffer.gradient.fill_(7.0)
+    buffer.clear()
+    buffer.expect()
+    (embedding(rows) * weights).sum().backward()
+    buffer.finish()
+
+    assert expected.is_sparse and not expected.is_coalesced()
+    assert torch.equal(buffer.wait_for_all(), expected.to_dense().flatten())
+
+
 def test_a_gradient_that_arrives_twice_completes_no_bucket_in_place_of_another():
     buffer = GradientBuffer.behind([Parameter(torch.randn(3)), Parameter(torch.randn(4))], NoneConfig())
     first, _ = buffer.layers

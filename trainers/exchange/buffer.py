@@ -105,8 +105,10 @@ class GradientBuffer:
         gradient, parameter.grad = parameter.grad, view if parameter.requires_grad else None
         if gradient is None:
             view.zero_()
+        elif gradient.is_sparse:
+            view.zero_().add_(gradient)
         elif gradient is not view:
-            view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+            view.copy_(gradient)
 
     def arrive(self, layer: Layer) -> None:
         """Note that a layer's gradient is complete."""
@@ -201,7 +203,8 @@ class GradientBuffer:
     def clip(self, max_norm: float) -> Tensor:
         """Scale the gradient so that its 2-norm is at most `max_norm`. Returns the factor, at most 1."""
         factor: Tensor = max_norm / torch.linalg.vector_norm(self.gradient).clamp(min=max_norm)
-        self.gradient.mul_(factor)
+        if factor.is_cuda or factor < 1:  # a GPU would have to be waited for
+            self.gradient.mul_(factor)
         return factor
 
 
