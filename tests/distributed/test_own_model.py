@@ -66,6 +66,21 @@ def test_all_ranks_evaluate_smaller_batches_if_one_runs_out_of_memory() -> None:
         assert ranks.evaluate().loss == pytest.approx(roomy.evaluate().loss)
 
 
+def test_weights_that_a_loss_moves_by_its_own_batch_are_refused_by_name() -> None:
+    with group("Astray", size=0.1) as ranks:
+        ranks.run(Segment(num_steps=4, learning_rate=0.1))
+
+        with pytest.raises(WorkloadError, match=r"workers have different values .* \(`0.weight` differ\)"):
+            ranks.evaluate()
+
+
+def test_weights_that_machines_round_differently_are_evaluated() -> None:
+    with group("Astray", size=1e-5) as ranks:
+        ranks.run(Segment(num_steps=4, learning_rate=0.1))
+
+        assert ranks.evaluate().num_samples == 50
+
+
 @pytest.mark.long
 def test_loader_processes_work_below_the_ranks_of_a_group() -> None:
     losses = []

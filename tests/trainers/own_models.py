@@ -387,6 +387,19 @@ class Clipped(Regression):
         return super().loss(model, batch)
 
 
+class Astray(Regression):
+    """Stretches its first layer by its own batch, in place and behind torch's back, by about `size` in a step."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.size = size
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        if model.training:
+            model[0].weight.data.mul_(1 + self.size * batch[0].mean())
+        return super().loss(model, batch)
+
+
 class Sloped(Regression):
     """Punishes slopes of a model that draws and keeps statistics: computed by torch.func, or by torch.autograd."""
 

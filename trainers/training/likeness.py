@@ -71,7 +71,7 @@ def require_alike(who: str, built: Sequence[Built]) -> None:
     tensors = [name for name in names if not name.startswith(_SAMPLES)]
     if tensors or len({each.fingerprint for each in built}) > 1:
         raise WorkloadError(
-            f"{who} built different models or data from one seed{_named(tensors)}: draw random numbers from the "
+            f"{who} built different models or data from one seed{named(tensors)}: draw random numbers from the "
             "global generators of torch, NumPy and Python only, and read the same files everywhere"
         )
     samples = [name for name in names if all(each.get(name) for each in found)]
@@ -80,7 +80,7 @@ def require_alike(who: str, built: Sequence[Built]) -> None:
             "%s read different data%s: unless these are random, or name files of one machine, read the same files "
             "everywhere, and draw splits from the global generators of torch, NumPy and Python",
             who,
-            _named(samples),
+            named(samples),
         )
 
 
@@ -89,7 +89,8 @@ def differing(mine: Likeness, theirs: Likeness) -> list[str]:
     return [name for name in {**mine, **theirs} if not _are_alike(mine.get(name), theirs.get(name))]
 
 
-def _named(differing: Sequence[str]) -> str:
+def named(differing: Sequence[str]) -> str:
+    """Return the first of the names that are `differing`, in brackets, for a message; "" if there are none."""
     more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
     return f" ({', '.join(differing[:_NAMED])}{more} differ)" if differing else ""
 

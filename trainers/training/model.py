@@ -383,13 +383,14 @@ def _switches(module: nn.Module) -> bool:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
+def untouched(model: nn.Module) -> Iterator[Tensor]:
     """Raise WorkloadError if an evaluation changes the values of a parameter, also if it does so behind torch's back.
 
-    Ranks have shares of different sizes of the validation set, so theirs would drift apart.
+    Ranks have shares of different sizes of the validation set, so theirs would drift apart. Yields a sum of the bits of
+    each parameter, as int64 on the host.
     """
     before = _sums(model)
-    yield
+    yield before
     for name, differs in zip(dict(model.named_parameters()), (_sums(model) != before).tolist(), strict=True):
         if differs:
             raise WorkloadError(f"`evaluate` changed `{name}`: do that only `if model.training`")

@@ -28,7 +28,17 @@ from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, Written
 from trainers.snapshot import State
-from trainers.training import checkpoint, feed, landscape, likeness, model, parts, state_handover, whole_set
+from trainers.training import (
+    checkpoint,
+    equal_weights,
+    feed,
+    landscape,
+    likeness,
+    model,
+    parts,
+    state_handover,
+    whole_set,
+)
 from trainers.training.checkpoint import CheckpointError, Shard
 from trainers.training.course import Course
 from trainers.training.evaluated_state import EvaluatedState
@@ -399,14 +409,14 @@ class Replica:
 
         The sums are `(len(names),)` in float64, and 0 for what `compute_metrics` returns. A forward pass takes
         `at_once` samples, as many on all ranks: a metric may depend on it. None if a rank ran out of its GPU's memory.
-        Raises OutOfMemoryError if it did so with a single sample.
+        Raises OutOfMemoryError if it did so with a single sample, and WorkloadError if ranks have other parameters.
         """
         sums = torch.zeros(len(names) + 1, dtype=torch.float64)  # the last: ranks that ran out of memory
         predictions: list[Predictions] = []
         share = torch.arange(num_samples)[self._present.index(self.rank) :: len(self._present)]
         # The weights are lent before the modes change: a module that merges its adapters merges these.
         lent, evaluating = model.lent(self.model, evaluated), model.evaluating(self.model)
-        with lent, evaluating, model.untouched(self.model), random_state.seeded(0, self.device):
+        with lent, evaluating, model.untouched(self.model) as bits, random_state.seeded(0, self.device):
             try:
                 # A set smaller than the ranks leaves some without a share.
                 parts = [part for part in torch.split(share, at_once) if len(part)]
@@ -417,7 +427,13 @@ class Replica:
                 if at_once == 1 or len(share) == 1:
                     raise torch.OutOfMemoryError(f"an evaluation of one sample: {error}") from error
                 sums[-1] = 1
-        self._node_links.all_reduce_sum(sums, {"control": sums.nbytes})
+        told = torch.zeros(2) if self._evaluated.may_differ else equal_weights.moments(bits)
+        words = torch.cat([sums, told])
+        self._node_links.all_reduce_sum(words, {"control": words.nbytes})
+        if equal_weights.differ(words[-2:], len(self._present)):
+            with model.lent(self.model, evaluated):
+                equal_weights.require_close(dict(self.model.named_parameters()), self._node_links)
+        sums = words[: len(sums)]
         return None if sums[-1] else (sums[:-1], predictions)
 
     def _metrics_of_whole_set(self, predictions: list[Predictions], num_samples: int, loss: float) -> dict[str, float]:
