@@ -50,6 +50,20 @@ def test_the_axis_is_the_readers_choice_and_a_link_shows_another_person_the_same
     assert browser.complaints == []
 
 
+def test_a_link_to_a_part_of_the_page_leads_there_and_draws_nothing_anew(browser, client, reporting):
+    reporting.run_to_the_end()
+    show(browser, client, reporting.job_id, NAME)
+    choose(browser, "along", "steps")
+    browser.value_of("void (window.bill = document.getElementById('bill'))")
+
+    browser.value_of("document.querySelector('nav.parts a[href=\"#bill\"]').click()")
+    browser.wait_for("location.hash === '#bill' && bill.getBoundingClientRect().top < innerHeight")
+
+    assert browser.value_of("bill === document.getElementById('bill')")
+    assert parse_qs(urlsplit(browser.value_of("location.href")).query)["x"] == ["steps"]
+    assert browser.complaints == []
+
+
 def test_who_zooms_gets_all_points_of_what_is_in_sight(browser, client, reporting):
     long_run(reporting, 12_000)
     show(browser, client, reporting.job_id, NAME)
