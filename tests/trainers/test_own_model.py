@@ -510,6 +510,30 @@ def test_loader_processes_neither_start_anew_nor_change_over_steps_that_a_rank_l
     assert loaded.run(SEGMENT).losses == alone.run(SEGMENT).losses
 
 
+def test_loader_processes_start_anew_no_more_once_a_round_has_shown_its_length(
+    replica: Train, monkeypatch: pytest.MonkeyPatch
+):
+    starts, begin = [], DataLoader.__iter__
+    monkeypatch.setattr(DataLoader, "__iter__", lambda loader: starts.append(loader) or begin(loader))
+    rounds, segment = LocalSgdConfig(period=5), Segment(num_steps=25, learning_rate=0.1)
+    alone, loaded = replica("MapStyle", sync=rounds), replica("MapStyle", sync=rounds, processes=1)
+
+    assert loaded.run(segment, pace=0.3).losses == alone.run(segment, pace=0.3).losses
+    assert len(starts) == 2
+    assert loaded.run(segment, pace=0.45).losses == alone.run(segment, pace=0.45).losses
+
+
+def test_batches_that_a_new_pace_leaves_out_are_dropped(replica: Train, monkeypatch: pytest.MonkeyPatch):
+    starts, begin = [], DataLoader.__iter__
+    monkeypatch.setattr(DataLoader, "__iter__", lambda loader: starts.append(loader) or begin(loader))
+    rounds, segment = LocalSgdConfig(period=4), Segment(num_steps=4, learning_rate=0.1)
+    alone, loaded = replica("MapStyle", sync=rounds), replica("MapStyle", sync=rounds, processes=1)
+
+    for pace in (1.0, 0.3, 0.3):
+        assert loaded.run(segment, pace=pace).losses == alone.run(segment, pace=pace).losses
+    assert len(starts) == 1
+
+
 def test_a_stream_is_read_on_over_steps_that_a_rank_leaves_out_and_brings_what_it_would_opened_there(
     replica: Train, monkeypatch: pytest.MonkeyPatch
 ):

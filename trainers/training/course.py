@@ -57,6 +57,7 @@ class Course:
         self._round_wait = RoundWait()
         self._held: tuple[Exchanged, Update] | None = None  # the step after which the ranks are to meet
         self._last: Step | None = None  # None: the next step is trained whatever the pace
+        self._round_steps: int | None = None  # of the last round that has ended; None: none has
 
     @property
     def _number(self) -> int:
@@ -75,7 +76,7 @@ class Course:
         self._use(segment)
         self._parts.alignment.begin_if_moved()
         round_start = self._number - self._sync.steps_since_meeting
-        self._parts.feed.leave_out(lambda step: not is_trained(step - round_start, pace))
+        self._parts.feed.leave_out(lambda step: not is_trained(self._place_in_round(step - round_start), pace))
         with self._parts.random.scope():
             for index in range(begin, segment.num_steps):
                 started, waited_s = time.monotonic(), self._stopwatch.waited_s
@@ -92,6 +93,13 @@ class Course:
                     break
         self._parts.feed.leave_out(lambda step: False)
         return self._result(segment, taken, before, first_step=first_step, diverged=diverged)
+
+    def _place_in_round(self, index: int) -> int:
+        """Return the place of the step that is `index` steps after a round's first, if rounds are as long as the last.
+
+        Batches of the next round are fetched before it begins.
+        """
+        return index % self._round_steps if self._round_steps else index
 
     def meet(self) -> SegmentResult:
         """Meet the other ranks after the last step, as `run` was told to leave it; returns that step's result."""
@@ -272,6 +280,8 @@ class Course:
     def _advanced(self, outcome: Exchanged, update: Update) -> Exchanged:
         """Have the policy do what is due after the step; returns what is known then."""
         was_apart, averages = self._sync.is_apart, self._sync.will_meet(update)
+        if averages:
+            self._round_steps = self._sync.steps_since_meeting + 1
         with self._stopwatch.averaging():
             met = self._sync.advance(outcome, update)
         if was_apart or averages or self._sync.is_apart:  # the update was one rank's own

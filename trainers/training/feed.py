@@ -222,7 +222,11 @@ class LoaderFeed:
 
     def batch(self, place: Place, batch_size: int | None) -> Batch:
         made = self._requests.made
-        if not made or (made[0], self._batch_size) != (place, batch_size):
+        if place in made and self._batch_size == batch_size:
+            while made[0] != place:  # a step that is left out after all
+                made.popleft()
+                next(self._batches)
+        else:
             self._batch_size = batch_size
             self._requests.resize(batch_size)
             self._requests.start = place
