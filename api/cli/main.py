@@ -44,6 +44,7 @@ from api.cli.terminal import (
     JobFile,
     console,
     fail,
+    note_json,
     print_advice,
     print_json,
     read_settings,
@@ -86,6 +87,7 @@ def main(
     ] = False,
 ) -> None:
     """Tunes learning rate and gradient sparsity while a model trains over a slow network."""
+    note_json(False)  # not every command has the option
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not fail

@@ -81,7 +81,8 @@ Patience = Annotated[
 _is_for_a_script: ContextVar[bool] = ContextVar("_is_for_a_script", default=False)
 
 
-def _note_json(is_asked: bool) -> bool:
+def note_json(is_asked: bool) -> bool:
+    """Note whether the command was given --json, and return that."""
     _is_for_a_script.set(is_asked)
     return is_asked
 
@@ -90,7 +91,7 @@ AsJson = Annotated[
     bool,
     typer.Option(
         "--json",
-        callback=_note_json,
+        callback=note_json,
         is_eager=True,  # before options that may be refused
         help="print JSON for a script; progress goes to standard error",
     ),
