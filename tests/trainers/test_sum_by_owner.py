@@ -1,8 +1,13 @@
 import pytest
 import torch
 
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels import operators
-from trainers.exchange.sum_by_owner import Shards
+from trainers.exchange.ledger import Ledger
+from trainers.exchange.pacing import Unpaced
+from trainers.exchange.sum_by_owner import Sharded, Shards
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.traffic.buckets import split
 
 LAYOUTS = pytest.mark.parametrize(("d", "num_owners"), [(1, 3), (64, 2), (1000, 3), (1024, 4), (4 * 64 + 1, 4)])
 BY = pytest.mark.parametrize("by_operators", [False, True])
@@ -52,3 +57,16 @@ def test_a_whole_shard_is_added_where_its_entries_lie(d: int, num_owners: int):
         expected[shards.join(piece.indices, owner).long()] = shard[piece.indices.long()]
 
     assert torch.equal(values, expected)
+
+
+def test_what_an_owner_has_kept_is_released_as_it_is_after_a_step_that_rescaled_it():
+    config = TopKConfig(density=0.1)
+    [bucket] = split([(100,)], config)
+    owner, values = Sharded(config, bucket, Connection(1, Unpaced(), Ledger()), torch.device("cpu")), torch.zeros(100)
+
+    owner.rescale(0.5)
+    owner.commit()
+    owner.tensors()["kept"].fill_(1.0)
+    owner.release(values)
+
+    assert torch.equal(values, torch.ones(100))

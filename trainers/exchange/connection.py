@@ -196,7 +196,7 @@ class Connection:
     def receive(self, like: Tensor, source: int) -> Tensor:
         """Return the tensor that rank `source` sends. Its shape must be that of `like`."""
         started = self._now(like)
-        staged = torch.empty_like(self._staged(like))
+        staged = torch.empty(like.shape, dtype=like.dtype, device=self._reached(like))
         with among_peers():
             dist.recv(staged, group=self.group, group_src=source)
         self._note_seconds(started)
@@ -227,10 +227,14 @@ class Connection:
         return time.monotonic()
 
     def _staged(self, tensor: Tensor) -> Tensor:
-        """Return `tensor` where a backend of the group reaches it: NCCL on a GPU, gloo in host memory."""
+        """Return `tensor` where a backend of the group reaches it."""
+        return tensor.to(self._reached(tensor)).contiguous()  # gloo takes as many as there are, whatever the strides
+
+    def _reached(self, tensor: Tensor) -> torch.device:
+        """Return where a backend of the group reaches what `tensor` holds: NCCL on a GPU, gloo in host memory."""
         if place_of(tensor.device.type, dist.get_backend_config(self.group)) == "cpu":
-            return tensor.cpu().contiguous()  # gloo takes as many entries as there are, whatever the strides
-        return (tensor if tensor.is_cuda else tensor.to(self.gpu)).contiguous()
+            return torch.device("cpu")
+        return tensor.device if tensor.is_cuda else self.gpu
 
     @contextmanager
     def _in_place(self, tensor: Tensor) -> Iterator[Tensor]:

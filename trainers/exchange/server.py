@@ -85,7 +85,7 @@ class Server:
     def _sum(self, received: Tensor) -> Tensor:
         """Return the payload of this rank's shard: the mean of what was `received`, plus the residual, encoded."""
         code = self._codes[self._connection.rank]
-        self._next_error.copy_(self.error).mul_(self._factor)
+        torch.mul(self.error, self._factor, out=self._next_error)
         span = self._spans[self._connection.rank]
         mean = self._next_error[: span.stop - span.start]
         # Add rank by rank: a fixed order of additions fixes every bit of the sum.
@@ -114,6 +114,7 @@ class Server:
     def commit(self) -> None:
         """Make the state that the step wrote the current one."""
         self.error, self._next_error = self._next_error, self.error
+        self._factor = 1.0
 
 
 class Serverless(Server):

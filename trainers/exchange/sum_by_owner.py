@@ -169,6 +169,7 @@ class Sharded:
     def commit(self) -> None:
         self._kept, self._next_kept = self._next_kept, self._kept
         self._room = self._next_room
+        self._factor = 1.0
 
     def tensors(self) -> dict[str, Tensor]:
         return {"kept": self._kept}

@@ -108,6 +108,8 @@ def weighted(moved: Tensor, outcome: Exchanged, weight: float) -> tuple[Tensor, 
     """
     if not weight:
         return moved.zero_(), replace(outcome, loss=0.0)
+    if weight == 1.0:
+        return moved, outcome
     return moved.mul_(weight), replace(outcome, loss=weight * outcome.loss)
 
 
