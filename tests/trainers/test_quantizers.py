@@ -336,8 +336,8 @@ def test_others_are_averaged(kind: str):
         (QsgdConfig(levels=127, bucket=128).layout(1000, 3), 1000 + 32),
         (QsgdConfig(levels=7, bucket=64).layout(1000, 3), 500 + 64),
         (DoubleSqueezeConfig().layout(1001, 100), 128 + 44),
-        (BlockwiseConfig(bits=4).layout(1000, 64), 500 + 32),
-        (BlockwiseConfig(bits=8).layout(960, 64), 960 + 32),  # 15 scales of two bytes, in whole words
+        (BlockwiseConfig(bits=4).layout(1000, 64), 4 + 500 + 32),
+        (BlockwiseConfig(bits=8).layout(960, 64), 4 + 960 + 32),  # 15 scales of two bytes, in whole words
     ],
 )
 def test_a_payload_takes_as_many_bits_as_its_codes(layout: sizes.CodedLayout, num_bytes: int):

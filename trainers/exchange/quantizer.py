@@ -53,19 +53,32 @@ class CodedPayload:
 
     layout: CodedLayout
 
+    def unit(self, payload: Tensor) -> Tensor:
+        """Return a view into `payload` of the number that scales are multiples of, `(1,)`."""
+        return payload[: self.layout.unit_bytes].view(torch.float32)
+
     def scales(self, payload: Tensor) -> Tensor:
         """Return a view `(num_scales,)` into `payload`."""
-        return payload[: self.layout.scale_bytes].view(SCALE_TYPES[self.layout.bytes_of_scale])
+        return payload[self.layout.unit_bytes : self._scales_end].view(SCALE_TYPES[self.layout.bytes_of_scale])
 
     def write_codes(self, codes: Tensor, payload: Tensor) -> None:
         """Pack `codes` `(d,)` uint8 into `payload`."""
-        pack(codes, self.layout.bits, payload[self.layout.scale_bytes :])
+        pack(codes, self.layout.bits, payload[self._scales_end :])
 
     def codes(self, payload: Tensor) -> Tensor:
         """Return the codes `(d,)` uint8 in `payload`."""
         codes = payload.new_empty(self.layout.num_entries)
-        unpack(payload[self.layout.scale_bytes :], self.layout.bits, codes)
+        unpack(payload[self._scales_end :], self.layout.bits, codes)
         return codes
+
+    @property
+    def _scales_end(self) -> int:
+        return self.layout.unit_bytes + self.layout.scale_bytes
+
+
+def edges_of(segments: Segments) -> Tensor:
+    """Return where layers begin, and where the last one ends `(num_layers + 1,)`."""
+    return torch.tensor([0, *(stop for _, stop in segments)])
 
 
 def sign_codes(values: Tensor) -> Tensor:

@@ -45,12 +45,13 @@ def consecutive(lengths: Iterable[int]) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class CodedLayout:
-    """A payload of scales, and behind them one code for each entry, packed."""
+    """A payload of scales, and behind them one code for each entry, packed. Before them may be a unit, a float32."""
 
     num_entries: int
     bits: int
     num_scales: int = 0
     bytes_of_scale: int = WORD_BYTES  # float32; 2: float16
+    unit_bytes: int = 0  # `UNIT_BYTES`: scales are multiples of a unit
 
     @property
     def scale_bytes(self) -> int:
@@ -59,4 +60,4 @@ class CodedLayout:
     @property
     def num_bytes(self) -> int:
         """The length of a payload."""
-        return whole_words(self.scale_bytes + -(-self.bits * self.num_entries // 8))
+        return whole_words(self.unit_bytes + self.scale_bytes + -(-self.bits * self.num_entries // 8))

@@ -9,7 +9,7 @@ from trainers.methods.exchange.doublesqueeze import spec as doublesqueeze
 from trainers.spec.method import Method, Paper
 from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic.collectives import HALF_BYTES
-from trainers.traffic.sizes import CodedLayout
+from trainers.traffic.sizes import UNIT_BYTES, CodedLayout
 
 
 class BlockwiseConfig(TwoWayConfig):
@@ -29,9 +29,11 @@ class BlockwiseConfig(TwoWayConfig):
         return num_workers != 2
 
     def layout(self, num_entries: int, block: int) -> CodedLayout:
-        """Return the layout of an integer for each entry, and a float16 for each `block` entries."""
+        """Return the layout of an integer for each entry, a float16 for each `block` entries, and their unit."""
         num_blocks = math.ceil(num_entries / block)
-        return CodedLayout(num_entries, bits=self.bits, num_scales=num_blocks, bytes_of_scale=HALF_BYTES)
+        return CodedLayout(
+            num_entries, self.bits, num_scales=num_blocks, bytes_of_scale=HALF_BYTES, unit_bytes=UNIT_BYTES
+        )
 
 
 METHOD = Method(
