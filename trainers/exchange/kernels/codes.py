@@ -64,7 +64,33 @@ def add_levels(codes: Tensor, steps: Tensor, out: Tensor, *, group: int, zero: f
     if out.is_cuda:
         added_by_torch(codes, steps.repeat_interleave(group)[: len(out)], out, zero)
     else:
-        _add_levels(codes.numpy(), steps.numpy(), group, np.float32(zero), out.numpy())
+        edges = np.arange(len(steps) + 1) * group
+        _add_levels(codes.numpy(), steps.numpy(), edges, np.float32(zero), out.numpy())
+
+
+def add_levels_between(codes: Tensor, steps: Tensor, out: Tensor, *, edges: Tensor, zero: float) -> None:
+    """Do what `add_levels` does for runs of any length: run i is that from `edges[i]` to `edges[i + 1]`.
+
+    `edges` `(n + 1,)` is on the CPU, from 0 to d.
+    """
+    if out.is_cuda:
+        lengths = edges.diff().to(out.device)
+        added_by_torch(codes, steps.repeat_interleave(lengths, output_size=len(out)), out, zero)
+    else:
+        _add_levels(codes.numpy(), steps.numpy(), edges.numpy(), np.float32(zero), out.numpy())
+
+
+def add_either(codes: Tensor, lows: Tensor, highs: Tensor, out: Tensor, *, edges: Tensor) -> None:
+    """Add the low number of its run to each of `out` `(d,)` whose code is 0, and the high one to others, in place.
+
+    Runs are those of `add_levels_between`, and `lows` and `highs` `(n,)`.
+    """
+    if out.is_cuda:
+        lengths = edges.diff().to(out.device)
+        low, high = (each.repeat_interleave(lengths, output_size=len(out)) for each in (lows, highs))
+        out.add_(torch.where(codes.bool(), high, low))
+    else:
+        _add_either(codes.numpy(), lows.numpy(), highs.numpy(), edges.numpy(), out.numpy())
 
 
 def added_by_torch(codes: Tensor, steps: Tensor, out: Tensor, zero: float) -> None:
@@ -135,10 +161,29 @@ def _round_to_nearest(
 
 @compiled_later
 def _add_levels(
-    codes: NDArray[np.uint8], steps: NDArray[np.float32], group: int, zero: np.float32, out: NDArray[np.float32]
+    codes: NDArray[np.uint8],
+    steps: NDArray[np.float32],
+    edges: NDArray[np.int64],
+    zero: np.float32,
+    out: NDArray[np.float32],
 ) -> None:
     for run in range(len(steps)):
-        mine, sums = codes[run * group : (run + 1) * group], out[run * group : (run + 1) * group]
+        mine, sums = codes[edges[run] : edges[run + 1]], out[edges[run] : edges[run + 1]]
         step = steps[run]
         for i in range(len(mine)):
             sums[i] += (np.float32(mine[i]) - zero) * step
+
+
+@compiled_later
+def _add_either(
+    codes: NDArray[np.uint8],
+    lows: NDArray[np.float32],
+    highs: NDArray[np.float32],
+    edges: NDArray[np.int64],
+    out: NDArray[np.float32],
+) -> None:
+    for run in range(len(lows)):
+        mine, sums = codes[edges[run] : edges[run + 1]], out[edges[run] : edges[run + 1]]
+        low, high = lows[run], highs[run]
+        for i in range(len(mine)):
+            sums[i] += high if mine[i] else low

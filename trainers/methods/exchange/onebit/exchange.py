@@ -5,9 +5,9 @@ from torch import Tensor
 
 from trainers.exchange.connection import Connection
 from trainers.exchange.gradients import Gradients
-from trainers.exchange.kernels.codes import add_levels
+from trainers.exchange.kernels.codes import add_either
 from trainers.exchange.quantized import QuantizedExchange
-from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, sign_codes
+from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, edges_of, sign_codes
 from trainers.methods.exchange.onebit.spec import OneBitConfig
 from trainers.traffic.sizes import CodedLayout
 
@@ -25,6 +25,7 @@ class OneBit(Averaging):
 
     def __init__(self, segments: Segments, layout: CodedLayout) -> None:
         self._segments, self._form, self.num_bytes = segments, CodedPayload(layout), layout.num_bytes
+        self._edges = edges_of(segments)
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
         codes, (lows, highs) = sign_codes(values), self._means(payload)
@@ -37,10 +38,7 @@ class OneBit(Averaging):
 
     def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
         codes, (lows, highs) = self._form.codes(payload), factor * self._means(payload)
-        for index, (start, stop) in enumerate(self._segments):
-            some, sums, group = codes[start:stop], out[start:stop], stop - start
-            add_levels(some, highs[index : index + 1], sums, group=group, zero=0.0)
-            add_levels(some, -lows[index : index + 1], sums, group=group, zero=1.0)  # adds 0 where the code is 1
+        add_either(codes, lows, highs, out, edges=self._edges)
 
     def _means(self, payload: Tensor) -> Tensor:
         """Return a view `(2, num_layers)` into `payload`: the means below zero, and the others."""

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from trainers.exchange.connection import Connection
 from trainers.exchange.gradients import Gradients
-from trainers.exchange.kernels.codes import add_levels
+from trainers.exchange.kernels.codes import add_levels, add_levels_between
 from trainers.exchange.message import Message
 from trainers.exchange.quantized import QuantizedExchange
-from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, sign_codes
+from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, edges_of, sign_codes
 from trainers.methods.exchange.signsgd.spec import SignSgdConfig
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.sizes import CodedLayout
@@ -44,6 +44,7 @@ class ScaledSign(Averaging):
 
     def __init__(self, segments: Segments, layout: CodedLayout) -> None:
         self._segments, self._form, self.num_bytes = segments, CodedPayload(layout), layout.num_bytes
+        self._edges = edges_of(segments)
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
         scales = self._form.scales(payload)
@@ -52,9 +53,8 @@ class ScaledSign(Averaging):
         self._form.write_codes(sign_codes(values), payload)
 
     def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
-        codes, steps = self._form.codes(payload), 2.0 * factor * self._form.scales(payload)
-        for (start, stop), step in zip(self._segments, torch.split(steps, 1), strict=True):
-            add_levels(codes[start:stop], step, out[start:stop], group=stop - start, zero=0.5)
+        steps = 2.0 * factor * self._form.scales(payload)
+        add_levels_between(self._form.codes(payload), steps, out, edges=self._edges, zero=0.5)
 
 
 class MajorityVote(QuantizedExchange):

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from trainers.exchange.connection import Connection
 from trainers.exchange.gradients import Gradients
-from trainers.exchange.kernels.codes import add_levels, round_at_random
+from trainers.exchange.kernels.codes import add_levels_between, round_at_random
 from trainers.exchange.quantized import QuantizedExchange
-from trainers.exchange.quantizer import Averaging, CodedPayload, Segments
+from trainers.exchange.quantizer import Averaging, CodedPayload, Segments, edges_of
 from trainers.methods.exchange.terngrad.spec import TernGradConfig
 from trainers.traffic.sizes import CodedLayout
 
@@ -26,7 +26,7 @@ class TernGrad(Averaging):
 
     def __init__(self, segments: Segments, layout: CodedLayout, *, clip: float) -> None:
         self._segments, self._form, self.num_bytes = segments, CodedPayload(layout), layout.num_bytes
-        self._clip = clip
+        self._edges, self._clip = edges_of(segments), clip
 
     def encode(self, values: Tensor, payload: Tensor, generator: torch.Generator) -> None:
         codes, scales = torch.empty_like(values, dtype=torch.uint8), self._form.scales(payload)
@@ -40,9 +40,8 @@ class TernGrad(Averaging):
         self._form.write_codes(codes, payload)
 
     def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
-        codes, steps = self._form.codes(payload), factor * self._form.scales(payload)
-        for (start, stop), step in zip(self._segments, torch.split(steps, 1), strict=True):
-            add_levels(codes[start:stop], step, out[start:stop], group=stop - start, zero=1.0)
+        steps = factor * self._form.scales(payload)
+        add_levels_between(self._form.codes(payload), steps, out, edges=self._edges, zero=1.0)
 
 
 def build(config: TernGradConfig, buffer: Gradients, connection: Connection, *, seed: int) -> QuantizedExchange:
