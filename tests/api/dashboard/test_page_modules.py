@@ -300,6 +300,33 @@ process.exit();"""
     assert run(script, answers=answers)[-2:] == ["/v1/jobs?source=job-1", "/?job=job-2"]
 
 
+@pytest.mark.parametrize(("name", "project", "is_copied"), [("a", "p", True), ("b", "p", False), ("a", "q", False)])
+def test_the_form_of_a_clone_has_the_webhook_of_an_own_job_alone(anonymous, job, name, project, is_copied):
+    document = anonymous.get("/openapi.json").json()
+    spec = job.model_dump(mode="json") | {"webhook": {"url": "https://chat.example/x", "on": ["failed"]}}
+    answers = {
+        "/v1/me": {"role": "submitter", "may": ["create a job"], "name": name, "project": project},
+        "/openapi.json": {"components": document["components"]},
+        "/v1/jobs/job-1": {"id": "job-1", "name": job.name, "owner": "a", "project": "p", "spec": spec},
+    }
+    script = f"""
+import "{SMALL_DOM}";
+let sent = null;
+globalThis.fetch = async (path, {{ body }}) => {{
+  if (path.startsWith("/v1/jobs?")) sent = JSON.parse(body);
+  return Response.json(answers[path] ?? {{ id: "job-2" }});
+}};
+location.assign = () => {{}};
+const {{ clonePage }} = await import("{DASHBOARD.as_uri()}/pages/submit/submit.js");
+await clonePage(document.body, "job-1", new URLSearchParams()).refresh();
+await document.body.querySelector("[class=primary]").onclick();
+console.log(JSON.stringify(sent));
+process.exit();"""
+
+    sent = run(script, answers=answers)
+    assert (sent["name"], sent.get("webhook")) == (job.name, spec["webhook"] if is_copied else None)
+
+
 def test_a_form_for_a_clone_of_a_sample_has_what_the_sample_trains(anonymous, job):
     document = anonymous.get("/openapi.json").json()
     spec = job.model_dump(mode="json")

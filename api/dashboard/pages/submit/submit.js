@@ -44,13 +44,16 @@ function jobForm(root, source, trial = null) {
     if (!me) return void root.replaceChildren(element("h1", {}, "No such job"), element("div", { class: "panel" }, empty("There is no such job that you may see. ", element("a", { href: "/" }, "All jobs"))));
     if (!me.may.includes("create a job")) return void root.replaceChildren(element("h1", {}, title),
       element("div", { class: "panel" }, empty(`Your role, ${me.role}, submits no jobs.`)));
-    const spec = trial ? await api.ofTrial(source, trial) : job?.spec;
+    const spec = trial ? await api.ofTrial(source, trial) : job && copied(job, me);
     isThere = true;
     editor(root, document, job && { ...job, trial }, spec);
   }
 
   return { refresh, shows: () => false };
 }
+
+// As the service copies a job: its webhook tells nobody but its owner.
+const copied = ({ owner, project, spec }, me) => (owner === me.name && project === me.project ? spec : { ...spec, webhook: null });
 
 function editor(root, document, source, spec) {
   const schema = document.components.schemas.JobSpec;
