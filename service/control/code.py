@@ -33,6 +33,9 @@ from service.wire.code import CodePage, CodeView
 
 _log = logging.getLogger(__name__)
 _PLACE = TypeAdapter(tuple[float, str, str])
+#: A package that was used this recently makes no room: whoever uploaded it may be about to submit its job.
+_STAYS_S = 86_400.0
+_NOTE_USE_EVERY_S = 3600.0
 
 
 class _Removal(NamedTuple):
@@ -59,58 +62,62 @@ class CodeShelf:
     def add(self, package: Package, *, by: Principal) -> CodeView:
         """Store a package for the project of `by`. If the project has it already, only note its use.
 
-        If the project has as many others as it may, those used longest ago that no unfinished job names are deleted.
-        Raises TooMuchCode if such jobs name too many.
+        If the project has as many others as it may, one of them is deleted. Raises TooMuchCode if all are needed.
         """
         with self._db.reading() as session:  # before there is a file
-            self._to_delete(session, by.project, package.digest)
+            self._to_delete(session, package.digest, by)
         self._mark.require()
         url = self._storage.code_url(by.project, package.digest)
         self._storage.write(url, package.content)
 
-        def add(session: Session) -> tuple[CodeView, list[_Removal]]:
-            now, removals = self._db.now(), list[_Removal]()
+        def add(session: Session) -> tuple[CodeView, _Removal | None]:
+            now, removal = self._db.now(), None
             row = session.get(CodeRow, (by.project, package.digest), with_for_update=True)
             if row is None:
                 if session.get(CodeRemovalRow, (by.project, package.digest)) is not None:
                     raise Unavailable("this code was deleted, and its file is about to go; try again")
-                for other in self._locked_to_delete(session, by.project, package.digest):
-                    removals.append(_delete(session, other, by=by, now=now))
+                if (other := self._locked_to_delete(session, package.digest, by)) is not None:
+                    removal = _delete(session, other, by=by, now=now)
                 row = CodeRow(project=by.project, digest=package.digest, owner=by.name, created_at=now)
                 row.num_bytes, row.num_files = package.num_bytes, package.num_files
                 session.add(row)
                 audit.add(session, by, "createCode", package.digest, now=now)
             row.used_at = now
-            return _view(row, _live_jobs(session, [row])), removals
+            return _view(row, _live_jobs(session, [row])), removal
 
-        view, removals = self._db.write(add)
-        for removal in removals:
+        view, removal = self._db.write(add)
+        if removal is not None:
             self._try_to_remove_file(removal)
         if not self._storage.has_code(by.project, package.digest):  # deleted by somebody between the two writes
             self._storage.write(url, package.content)
         return view
 
-    def _to_delete(self, session: Session, project: str, digest: str) -> Sequence[CodeRow]:
-        """Return the packages to delete so that this one has room in the project. Raises TooMuchCode."""
-        others = select(CodeRow).where(CodeRow.project == project, CodeRow.digest != digest)
-        excess = (session.scalar(select(func.count()).select_from(others.subquery())) or 0) + 1 - self._max_packages
-        if excess <= 0:
-            return ()
-        unneeded = others.where(CodeRow.digest.not_in(_named_in(project)))
-        found = session.scalars(unneeded.order_by(CodeRow.used_at, CodeRow.digest).limit(excess)).all()
-        if len(found) < excess:
+    def _to_delete(self, session: Session, digest: str, by: Principal) -> CodeRow | None:
+        """Return the package to delete so that this one has room in the project; None: it has. Raises TooMuchCode.
+
+        That is the one used longest ago that nobody needs: of the caller's own, or else of another owner's.
+        """
+        others = select(CodeRow).where(CodeRow.project == by.project, CodeRow.digest != digest)
+        if (session.scalar(select(func.count()).select_from(others.subquery())) or 0) < self._max_packages:
+            return None
+        is_unused = CodeRow.used_at < self._db.now() - _STAYS_S
+        unneeded = others.where(is_unused, CodeRow.digest.not_in(_named_in(by.project)))
+        order = (CodeRow.owner != by.name, CodeRow.used_at, CodeRow.digest)
+        found = session.scalars(unneeded.order_by(*order).limit(1)).one_or_none()
+        if found is None:
             raise TooMuchCode(
-                f"WIRETUNE_CODE_PACKAGES allows a project {self._max_packages} packages of code, and jobs of "
-                f"`{project}` that are not over need as many: wait until one is over, or cancel one"
+                f"WIRETUNE_CODE_PACKAGES allows a project {self._max_packages} packages of code, and `{by.project}` "
+                "needs as many: jobs that are not over name them, or they were used within a day; delete one with "
+                "`wiretune code delete`"
             )
         return found
 
-    def _locked_to_delete(self, session: Session, project: str, digest: str) -> Sequence[CodeRow]:
+    def _locked_to_delete(self, session: Session, digest: str, by: Principal) -> CodeRow | None:
         """Return the same, once no new job can name code of the project before the end of this write."""
-        packages = select(CodeRow.digest).where(CodeRow.project == project)
+        packages = select(CodeRow.digest).where(CodeRow.project == by.project)
         session.execute(packages.order_by(CodeRow.digest).with_for_update())
         rows.store(session)  # including new jobs of the same group
-        return self._to_delete(session, project, digest)
+        return self._to_delete(session, digest, by)
 
     def list(self, *, by: Principal, limit: int = MAX_PAGE, cursor: str | None = None) -> CodePage:
         """Return a page of the packages that `by` may see, newest first. Raises InvalidRequest for a bad cursor."""
@@ -130,13 +137,19 @@ class CodeShelf:
     def get(self, digest: str, *, by: Principal, project: str | None = None) -> CodeView:
         """Return the package with this digest. Raises NotFound, also if the storage does not have its file.
 
-        Several projects may have it. `project` names one; None: the caller's own, or else the oldest that they may see.
+        A submitter of its project thereby uses it, since clients ask so in place of an upload. Several projects may
+        have it. `project` names one; None: the caller's own, or else the oldest that they may see.
         """
         with self._db.reading() as session:
             row = _find(session, digest, by, project=project)
-            view = _view(row, _live_jobs(session, [row]))
+            view, used_at = _view(row, _live_jobs(session, [row])), row.used_at
         if not self._storage.has_code(view.project, digest):  # such as after a move to another storage
+            self._mark.require()
             raise NotFound(f"the storage has no file of code `{digest}`: upload it again")
+        now = self._db.now()
+        if view.project == by.project and may(by, Action.UPLOAD_CODE) and now - used_at > _NOTE_USE_EVERY_S:
+            used = update(CodeRow).where(CodeRow.project == by.project, CodeRow.digest == digest)
+            self._db.post(lambda session: session.execute(used.values(used_at=now)))
         return view
 
     def open(self, digest: str, *, by: Principal, project: str | None = None) -> StoredFile:
@@ -190,6 +203,7 @@ class CodeShelf:
         Another replica may have done this already, and the code may have been uploaded again since. Then this call
         removed the new file, so the new row is deleted, too, and users are told to upload the code again.
         """
+        self._mark.require()  # a folder that is not mounted seems to have lost the file
         self._storage.remove_code(project, digest)
         done = partial(_end_removal, project=project, digest=digest, created_at=created_at)
         if not self._db.write(done) and not self._storage.has_code(project, digest):

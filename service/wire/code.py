@@ -18,7 +18,9 @@ class CodeView(View):
     num_bytes: int = Field(description="unpacked")
     num_files: int
     created_at: datetime
-    used_at: datetime = Field(description="when it was last uploaded, or named by a new job")
+    used_at: datetime = Field(
+        description="when it was last uploaded, named by a new job, or asked for in place of an upload"
+    )
     in_use: bool = Field(description="a job that is not over names it")
 
 

@@ -5,7 +5,7 @@ import json
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from api.local_service import Server
 from service.code_package import MAX_ZIP_BYTES, Package, of_folder, of_zip
 from service.control.access.rules import LOCAL, Principal
 from service.control.storage import Storage
+from service.control.storage_mark import StorageMark
 from service.control.store import Store
-from service.errors import Unavailable
+from service.errors import TooMuchCode, Unavailable
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.settings import Settings
@@ -290,8 +291,14 @@ def test_a_request_names_the_project_whose_package_it_means(http: TestClient, st
     assert {each.project for each in store.code.list(by=LOCAL).packages} == {"blue", "default"}
 
 
+@pytest.fixture
+def ago(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """A function that sets the store's clock to that many hours before now."""
+    yield lambda hours: monkeypatch.setattr(store._db, "now", lambda: time.time() - hours * 3600)
+
+
 def test_in_a_full_project_the_code_used_longest_ago_makes_room_unless_a_job_needs_it(
-    store: Store, http: TestClient
+    store: Store, http: TestClient, ago: Callable[[float], None]
 ) -> None:
     store.code._max_packages = 2
     anna, carl = key_of(store, "anna"), key_of(store, "carl", "blue")
@@ -301,23 +308,80 @@ def test_in_a_full_project_the_code_used_longest_ago_makes_room_unless_a_job_nee
         assert answer.status_code == 201, answer.text
         return str(answer.json()["digest"])
 
-    def kept(project: str) -> set[str]:
-        return {each.digest for each in store.code.list(by=LOCAL).packages if each.project == project}
-
+    ago(60)
     first, second, other = upload("a = 1", anna), upload("b = 1", anna), upload("c = 1", carl)
+    ago(50)
     assert upload("a = 1", anna) == first  # which makes the second one the one used longest ago
+    ago(25)
     third = upload("c = 1", anna)
-    assert (kept("red"), kept("blue")) == ({first, third}, {other})
+    assert (kept(store, "red"), kept(store, "blue")) == ({first, third}, {other})
     assert [store.storage.has_code("red", each) for each in (first, second, third)] == [True, False, True]
 
     jobs = [http.post("/v1/jobs", json=job_of(each), headers=anna).json()["id"] for each in (first, third)]
+    ago(0)
     refused = http.post("/v1/code", content=zipped(train="d = 1"), headers=ZIP | anna)
     store.cancel(jobs[1])
     fourth = upload("d = 1", anna)
 
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/too-much-code")
     assert "WIRETUNE_CODE_PACKAGES" in refused.json()["detail"]
-    assert kept("red") == {first, fourth}
+    assert kept(store, "red") == {first, fourth}
+
+
+def kept(store: Store, project: str) -> set[str]:
+    return {each.digest for each in store.code.list(by=LOCAL).packages if each.project == project}
+
+
+def test_code_used_within_a_day_makes_no_room_also_if_its_upload_was_skipped(
+    store: Store, http: TestClient, ago: Callable[[float], None]
+) -> None:
+    store.code._max_packages = 1
+    anna = Principal(name="anna", role=Role.SUBMITTER, project="red")
+    ago(48)
+    digest = store.code.add(package("a = 1"), by=anna).digest
+    ago(23)
+    assert http.get(f"/v1/code/{digest}", headers=key_of(store, "anna", role=Role.VIEWER)).is_success
+    assert http.get(f"/v1/code/{digest}", headers=key_of(store, "carl")).is_success
+    ago(0)
+    with pytest.raises(TooMuchCode, match="within a day"):
+        store.code.add(package("b = 1"), by=anna)
+    ago(-2)
+    store.code.add(package("b = 1"), by=anna)
+
+    assert kept(store, "red") == {package("b = 1").digest}
+
+
+def test_an_upload_deletes_one_package_at_most_and_of_ones_own_if_there_is_one(
+    store: Store, ago: Callable[[float], None]
+) -> None:
+    anna, carl = (Principal(name=name, role=Role.SUBMITTER, project="red") for name in ("anna", "carl"))
+    ago(50)
+    others = [store.code.add(package(f"carl = {n}"), by=carl).digest for n in range(2)]
+    ago(49)
+    store.code.add(package("anna = 1"), by=anna)
+    ago(0)
+    store.code._max_packages = 1  # the operator lowers it
+
+    new = [store.code.add(package(f"new = {n}"), by=anna).digest for n in range(2)]
+
+    assert kept(store, "red") == {others[1], *new}
+
+
+def test_a_folder_that_is_not_mounted_has_lost_no_code(
+    store: Store, http: TestClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = store.code.add(package(), by=LOCAL).digest
+    with monkeypatch.context() as patch:
+        patch.setattr(StorageMark, "require", away)
+        patch.setattr(Storage, "has_code", lambda *_: False)
+        asked = http.get(f"/v1/code/{digest}").status_code
+        store.code.remove(digest, by=LOCAL)
+        store.code.remove_expired()
+    assert (asked, store.storage.has_code("default", digest)) == (503, True)
+
+    store.code.remove_expired()
+
+    assert not store.storage.has_code("default", digest)
 
 
 def test_code_that_the_storage_has_lost_is_to_be_uploaded_again_and_is_by_the_client(

@@ -3,6 +3,7 @@
 import pytest
 
 from service.code_package import of_folder
+from service.control import code
 from service.control.access.rules import LOCAL
 from service.errors import CodeInUse, InvalidJob, TooMuchCode
 from tests.store.conftest import Group
@@ -38,9 +39,10 @@ def test_of_a_job_and_the_deletion_of_its_code_in_one_transaction_the_later_one_
 
 @pytest.mark.parametrize("is_job_first", [True, False], ids=["job first", "upload first"])
 def test_of_a_job_and_an_upload_that_takes_the_place_of_its_code_in_one_transaction_the_later_one_is_refused(
-    store, make_spec, pool, digest, tmp_path, is_job_first
+    store, make_spec, pool, digest, tmp_path, monkeypatch, is_job_first
 ):
     store.code._max_packages = 1
+    monkeypatch.setattr(code, "_STAYS_S", 0.0)
     other = tmp_path / "other"
     other.mkdir()
     (other / "train.py").write_text("def another(): ...")

@@ -41,7 +41,8 @@ def create_code(
 ) -> CodeView:
     """Store the files of a zip for jobs of the caller's project. Equal files have equal digests, however packed.
 
-    If the project has as many packages as it may, the one used longest ago that no unfinished job names is deleted.
+    If the project has as many packages as it may, the one used longest ago that no unfinished job names is deleted: of
+    the caller's own, or else of another owner's. One that was used within a day stays.
     """
     made = store.code.add(package, by=caller)
     response.headers["Location"] = f"/v1/code/{made.digest}"
@@ -61,7 +62,7 @@ def list_code(
 
 @router.serves("GET", "/{code}", Operation(id="getCode", action=Action.READ, errors=(Busy,)))
 def get_code(code: Digest, store: StoreOf, caller: Caller, _: Slot, project: Project = None) -> CodeView:
-    """Return the record of a package; 404 if it must be uploaded first."""
+    """Return the record of a package; 404 if it must be uploaded first. A submitter of its project thereby uses it."""
     return store.code.get(code, by=caller, project=project)
 
 
