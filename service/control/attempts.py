@@ -121,10 +121,12 @@ def reopen(session: Session, trial: TrialRow, *, before: Budget, budget: Budget)
     weights stay until it has new ones.
     """
     trial.outcome = trial.schedule = None
-    if trial.steady is None or before == budget:
+    if before == budget:
+        return
+    trial.searching = None  # begins anew: probes have a share of the budget, and are compared at equal cost
+    if trial.steady is None:
         return
     point, trial.steady = Checkpointed.model_validate(trial.steady, extra="ignore"), None
-    trial.searching = None  # a search that a stop left open came later
     _forget_stages(session, trial, beyond=point.stage)
     stage = session.get_one(StageRow, (trial.id, point.stage))
     stage.closed, stage.num_steps, stage.density, stage.threshold, stage.loss = False, None, None, None, None

@@ -497,13 +497,20 @@ def test_a_stopped_job_loses_no_step_under_its_old_budget_and_takes_its_schedule
 
 
 @only("sqlite")
-@pytest.mark.parametrize(("caps", "expected"), [(Budget(steps=100), {"at": "a search"}), (LARGER, {"at": 60})])
-def test_a_search_that_a_stop_left_open_goes_on_unless_the_job_goes_back_to_before_it(
-    store, driver, begin, caps, expected
+@pytest.mark.parametrize(
+    ("steady", "caps", "expected"),
+    [
+        *((steady, Budget(steps=100), {"at": "a search"}) for steady in (False, True)),
+        (False, LARGER, {"at": "closed"}),
+        (True, LARGER, {"at": 60}),
+    ],
+)
+def test_a_search_that_a_stop_left_open_goes_on_under_its_old_budget_and_begins_anew_under_a_larger_one(
+    store, driver, begin, steady, caps, expected
 ):
     kept = {"trial_id": driver.trial_id, "step": 60, "bill": Bill(steps=60)}
     driver.decide(0, first_step=0)
-    driver.send(Checkpointed(**kept, stage=0, resume={"at": 60}, steady=True), stream=driver.trial_id)
+    driver.send(Checkpointed(**kept, stage=0, resume={"at": 60}, steady=steady), stream=driver.trial_id)
     driver.close(0, step=60, num_steps=60, bill=Bill(steps=60), resume={"at": "closed"})
     driver.send(Searched(**kept, stage=1, probes=(), resume={"at": "a search"}), stream=driver.trial_id)
     store.stop(driver.job_id)
