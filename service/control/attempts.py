@@ -101,7 +101,7 @@ def take_back_stages(session: Session, trial: TrialRow, step: int) -> None:
 def _begin_extension(session: Session, job: JobRow) -> None:
     """Reopen the trials to which the waiting extension gives more, and add its new ones. The job loses its result."""
     before, budget = extensions.budgets(job)
-    for trial in extensions.trials(session, job, reopens=job.reopens):
+    for trial in extensions.waiting(session, job):
         reopen(session, trial, before=before, budget=budget)
     extensions.add_trials(session, job)
     job.before_extension = None

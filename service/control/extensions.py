@@ -78,13 +78,17 @@ def add_trials(session: Session, job: JobRow) -> None:
             session.add(TrialRow(**fields))
 
 
-def trials(session: Session, job: JobRow, *, reopens: bool) -> list[TrialRow]:
-    """Return which trials train in an extension: those that never began and, if it `reopens`, finished ones."""
-    pruned = sweeps.pruned_trials(session, job)
+def trials(session: Session, job: JobRow, *, caps: Budget | None) -> list[TrialRow]:
+    """Return which trials train in an extension to `caps`: those that never began, and finished ones that get more.
+
+    Without caps no finished one does. Under the caps that the job had, only those do that a stop has ended.
+    """
+    pruned, had = sweeps.pruned_trials(session, job), (job.before_extension or job.spec)["budget"]
+    is_longer = caps is not None and any(cap != had.get(unit) for unit, cap in caps if cap is not None)
     return [
         each
         for each in queries.trials(session, job.id)
-        if (reopens or each.outcome is None)
+        if (each.outcome is None or is_longer or (caps is not None and was_stopped(each)))
         and not is_over(each)
         and each.outcome != "failed"
         and each.stopped_by is None
@@ -92,12 +96,22 @@ def trials(session: Session, job: JobRow, *, reopens: bool) -> list[TrialRow]:
     ]
 
 
+def waiting(session: Session, job: JobRow) -> list[TrialRow]:
+    """Return which trials train in the job's waiting extension."""
+    return trials(session, job, caps=budgets(job)[1] if job.reopens else None)
+
+
 def finished(session: Session, job: JobRow, of_job: Iterable[TrialRow]) -> set[str]:
     """Return the ids of those trials that train no more. Trials that a waiting extension continues do."""
-    going_on = {each.id for each in trials(session, job, reopens=job.reopens)} if job.extends else set()
+    going_on = {each.id for each in waiting(session, job)} if job.extends else set()
     return {each.id for each in of_job if each.outcome is not None} - going_on
 
 
 def is_over(trial: TrialRow) -> bool:
     """Return whether the trial is finished for good, under any budget."""
     return trial.outcome == "diverged" or bool((trial.schedule or {}).get("at_target"))
+
+
+def was_stopped(trial: TrialRow) -> bool:
+    """Return whether a stop ended the trial, or its rank at a rung, before its budget was spent."""
+    return bool((trial.schedule or {}).get("stopped"))

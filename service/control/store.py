@@ -445,7 +445,7 @@ class Store:
 
         `workers` is as in `retry`. Raises CheckpointGone, and InvalidJob for what is not more than the job has.
         """
-        self._require_checkpoints(job_id, Verb.EXTEND, versions, reopens=caps is not None)
+        self._require_checkpoints(job_id, Verb.EXTEND, versions, caps=caps)
         act = partial(verbs.extend, caps=caps, seeds=seeds, samples=samples, workers=workers)
         return self._ask(job_id, Verb.EXTEND, act, versions, by)
 
@@ -511,7 +511,7 @@ class Store:
 
         return jobs.on_job(self._db, job_id, ask)
 
-    def _require_checkpoints(self, job_id: str, verb: Verb, versions: Versions, *, reopens: bool = True) -> None:
+    def _require_checkpoints(self, job_id: str, verb: Verb, versions: Versions, *, caps: Budget | None = None) -> None:
         """Raise CheckpointGone if a checkpoint to resume from, or weights of another job to start from, were removed.
 
         Holds no lock meanwhile.
@@ -520,7 +520,7 @@ class Store:
             job = queries.job_row(session, job_id)
             verbs.require_version(job, versions)
             verbs.require_allowed(job, verb)
-            needed = verbs.checkpoints(session, job, verb, reopens=reopens)
+            needed = verbs.checkpoints(session, job, verb, caps=caps)
             weights = starting_weights.kept(job, self.storage)
         if (gone := self.storage.first_gone(job_id, needed)) is not None:
             raise CheckpointGone(

@@ -186,17 +186,17 @@ def extend(
 
     `workers` is as in `retry`.
     Under larger caps, every trial that ended well resumes from the point where its schedule began to depend on the
-    budget's end, else from its end. So does one that was stopped, if the caps are those that it had. A trial at the
-    job's target stays finished. Without caps, all finished trials do.
+    budget's end, else from its end. Under the caps that the job had, only trials that a stop ended go on, from there. A
+    trial at the job's target stays finished. Without caps, all finished trials do.
     All this happens when the next attempt begins: until then the job has its result.
     Raises InvalidJob for what is not more than the job has, if no trial would train, or if a sweep would compare
     samples after different steps.
     """
     require_allowed(job, Verb.EXTEND)
     spec = stored_spec(job.id, job.spec)
-    trials = extensions.trials(session, job, reopens=caps is not None)
-    was_stopped = job.stops or any((trial.schedule or {}).get("stopped") for trial in trials)
-    larger = spec.budget if caps is None else _larger(spec, caps, was_stopped=was_stopped)
+    is_left = bool(extensions.trials(session, job, caps=spec.budget))
+    larger = spec.budget if caps is None else _larger(spec, caps, is_left=is_left)
+    trials = extensions.trials(session, job, caps=caps)
     more = _more_trials(job, spec, seeds, samples)
     if not more:
         _require_training(spec, trials, larger)
@@ -283,14 +283,14 @@ def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, 
     steers.steer(session, job, asked=asked, by=by, now=now)
 
 
-def checkpoints(session: Session, job: JobRow, verb: Verb, *, reopens: bool) -> list[str]:
-    """Return the checkpoints from which the job would resume after a retry, or an extension that `reopens` or not.
+def checkpoints(session: Session, job: JobRow, verb: Verb, *, caps: Budget | None) -> list[str]:
+    """Return the checkpoints from which the job would resume after a retry, or an extension to `caps`.
 
     A trial that an extension continues may need two: its budget says from which it goes on.
     """
     trials = queries.trials(session, job.id)
     if verb is Verb.EXTEND:
-        ended = extensions.trials(session, job, reopens=reopens)
+        ended = extensions.trials(session, job, caps=caps)
     else:
         ended = [*_stopped(session, job), *(each for each in trials if each.outcome == "failed")]
     going_on = {trial.id for trial in (*ended, *(each for each in trials if each.outcome is None))}
@@ -311,7 +311,10 @@ def _stopped(session: Session, job: JobRow) -> list[TrialRow]:
     return [
         each
         for each in queries.trials(session, job.id)
-        if each.outcome == "completed" and (each.schedule or {}).get("stopped") and each.id not in pruned
+        if each.outcome == "completed"
+        and extensions.was_stopped(each)
+        and not extensions.is_over(each)
+        and each.id not in pruned
     ]
 
 
@@ -357,8 +360,8 @@ def _change_workers(job: JobRow, count: int) -> None:
     job.spec = spec
 
 
-def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
-    """Return the job's budget with `caps`. A job that was stopped early may keep the same caps."""
+def _larger(spec: JobSpec, caps: Budget, *, is_left: bool) -> Budget:
+    """Return the job's budget with `caps`. They may be the same if part of it `is_left`, as after a stop."""
     before, given = (each.model_dump(exclude_none=True) for each in (spec.budget, caps))
     problems = []
     for unit, cap in given.items():
@@ -371,7 +374,7 @@ def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
     if spec.lanes.after == "insurance":
         message = "a job with `lanes.after: insurance` gets no larger budget: both lines have ended; clone it instead"
         problems.append(Problem(pointer="", message=message))
-    elif not problems and not was_stopped and given.items() <= before.items():
+    elif not problems and not is_left and given.items() <= before.items():
         message = f"nothing is larger: the job has {_caps(before)}: give more"
         problems.append(Problem(pointer="", message=message))
     if problems:

@@ -534,4 +534,31 @@ def test_a_stopped_job_that_got_further_seeds_may_still_get_the_budget_that_it_h
     again.send(finished(new), stream=new)
     again.send(AttemptFinished(outcome="succeeded"))
 
-    assert store.extend(stopped.id, Budget(steps=100)).reason.count("goes on") == 2
+    assert store.extend(stopped.id, Budget(steps=100)).reason.endswith(": `tuned.0` goes on from its end, step 40")
+
+
+def test_a_trial_that_has_spent_the_budget_stays_as_it_is_while_a_stopped_one_goes_on_to_it(store, make_spec, begin):
+    driver = begin(store.add_job(make_spec(seeds=[0, 1]))[0].id)
+    driver.start()
+    whole, short = (trial.trial_id for trial in store.trials(driver.job_id))
+    driver.send(finished(whole), stream=whole)
+    store.stop(driver.job_id)
+    driver.send(finished(short, stopped=True), stream=short)
+    driver.send(AttemptFinished(outcome="succeeded"))
+    before = rows_of(store, driver.job_id)[whole]
+
+    reason = store.extend(driver.job_id, Budget(steps=100)).reason
+    [waiting] = store.work.backlog().waiting
+    begin(driver.job_id)
+
+    assert (reason, waiting.shape.trials) == ("extended by first: `tuned.1` goes on from its end, step 30", 1)
+    assert rows_of(store, driver.job_id)[whole] == before
+    assert [point.finished for point in store.attempts.brief(driver.job_id, 2).trials] == [True, False]
+
+
+def test_a_stopped_job_whose_trials_had_all_spent_the_budget_gets_only_a_larger_one(store, done):
+    store._db.write(lambda session: setattr(jobs.locked(session, done.job_id), "stopped_by", "olga"))
+
+    with pytest.raises(InvalidJob, match="nothing is larger: the job has 100 steps"):
+        store.extend(done.job_id, Budget(steps=100))
+    assert store.extend(done.job_id, LARGER).state is JobState.QUEUED

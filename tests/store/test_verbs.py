@@ -269,9 +269,9 @@ def lose_all(store, driver, begin):
 @only("sqlite")
 @pytest.mark.parametrize("steady", [None, 30])
 def test_a_retry_takes_a_stop_back_from_the_trials_that_it_ended_and_none_loses_a_step(store, make_spec, begin, steady):
-    driver = begin(store.add_job(make_spec(seeds=[0, 1, 2]))[0].id)
+    driver = begin(store.add_job(make_spec(seeds=[0, 1, 2, 3], objective={"target": 0.5}))[0].id)
     driver.start()
-    stopped, whole, _ = (trial.trial_id for trial in store.trials(driver.job_id))
+    stopped, whole, _, at_target = (trial.trial_id for trial in store.trials(driver.job_id))
     driver.send(finished(whole), stream=whole)
     driver.decide(0, first_step=0)
     if steady is not None:
@@ -280,6 +280,7 @@ def test_a_retry_takes_a_stop_back_from_the_trials_that_it_ended_and_none_loses_
     store.stop(driver.job_id)
     driver.close(0, step=40, num_steps=40, bill=Bill(steps=40), resume={"at": 40})
     driver.send(finished(stopped, bill=Bill(steps=40), stopped=True), stream=stopped)
+    driver.send(finished(at_target, stopped=True, at_target=True), stream=at_target)  # as its last evaluation showed
     lose_all(store, driver, begin)
 
     store.retry(driver.job_id)
@@ -287,7 +288,7 @@ def test_a_retry_takes_a_stop_back_from_the_trials_that_it_ended_and_none_loses_
     number = begin(driver.job_id).number
     brief = store.attempts.brief(driver.job_id, number)
     assert [(point.finished, point.resume) for point in brief.trials] == [
-        (False, {"at": 40}), (True, None), (False, None),
+        (False, {"at": 40}), (True, None), (False, None), (True, None),
     ]  # fmt: skip
     assert store.trials(driver.job_id)[0].step == 40
     assert (brief.control, brief.spec.budget) == (Control.RUN, Budget(steps=100))
@@ -336,7 +337,7 @@ def close_a_stage(driver):
     driver.close(0, step=10, num_steps=10, bill=Bill(steps=10), resume={"at": "a checkpoint"})
 
 
-def commit(driver, *, steps, steady=None, resume=None, checkpoint=None):
+def commit(driver, *, steps, steady=None, resume=None, checkpoint=None, stopped=False):
     """Train a stage of `steps`, with a checkpoint at step `steady`, and finish the trial and the job."""
     driver.decide(0, first_step=0)
     series = {"loss": range(steps), "validation_loss": (0, 60, steps)}
@@ -362,6 +363,7 @@ def commit(driver, *, steps, steady=None, resume=None, checkpoint=None):
         schedule=entries,
         bill=bill,
         weights_url="file:///weights",
+        stopped=stopped,
     )
     driver.send(finished, stream=driver.trial_id)
     driver.send(AttemptFinished(outcome="succeeded"))
@@ -471,7 +473,7 @@ def test_a_budget_that_is_not_larger_is_refused_with_its_pointer(store, driver, 
 @only("sqlite")
 def test_a_job_that_was_stopped_goes_on_to_the_budget_it_had(store, driver):
     store.stop(driver.job_id)
-    commit(driver, steps=40)
+    commit(driver, steps=40, stopped=True)
 
     assert store.extend(driver.job_id, Budget(steps=100)).state is JobState.QUEUED
 
@@ -481,7 +483,7 @@ def test_a_stopped_job_loses_no_step_under_its_old_budget_and_takes_its_schedule
     store, driver, begin
 ):
     store.stop(driver.job_id)
-    commit(driver, steps=80, steady=60, resume={"at": 60})
+    commit(driver, steps=80, steady=60, resume={"at": 60}, stopped=True)
     reasons = [store.extend(driver.job_id, Budget(steps=100)).reason]
     again = begin(driver.job_id)
     resumes = [store.attempts.brief(driver.job_id, 2).trials[0].resume]
