@@ -1,8 +1,10 @@
 """Roles: who may do what to whose jobs and keys."""
 
+from dataclasses import replace
+
 import pytest
 
-from service.control.access.rules import Action, Owned, Principal, may, visible_project
+from service.control.access.rules import Action, Owned, Principal, may, may_do, visible_project
 from service.wire.access import Role
 
 #: Of each action: the roles that may do it to what is their own, their project's, and another project's.
@@ -42,6 +44,15 @@ def test_nobody_reaches_a_stronger_key_through_a_weaker_one_of_the_same_owner():
     reach = [role for role in Role if may(anna(role), Action.CHANGE_KEY, strong)]
 
     assert reach == [Role.OPERATOR, Role.ADMIN]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_only_with_a_key_or_as_an_admin_one_is_told_to_make_keys_of_ones_own(role):
+    callers = (anna(role), replace(anna(role), key_id="key-1"))
+
+    told = [Action.CREATE_OWN_KEY in may_do(caller) for caller in callers]
+
+    assert told == [role is Role.ADMIN, True]
 
 
 def test_operators_and_admins_see_every_project():

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select
 
+from service.control.access import keyring
 from service.control.access.audit import AuditFilter
 from service.control.access.keyring import CODE_S, MAX_SESSION_S, SESSION_S
 from service.control.access.rules import LOCAL, Principal
@@ -153,7 +154,7 @@ def test_codes_and_sessions_end_and_are_removed(store, clock):
     clock.now += CODE_S
     with pytest.raises(Unauthorized, match="too old"):
         store.keyring.open_session(late, address="")
-    assert store.keyring.visitor(session) == holder
+    assert replace(store.keyring.visitor(session), ends_at=None) == holder
     clock.now += SESSION_S
     with pytest.raises(Unauthorized):
         store.keyring.visitor(session)
@@ -223,7 +224,7 @@ def test_a_visitor_of_the_issuer_has_a_session_for_half_a_day_however_much_it_is
     visitor = Principal(name="oidc:anna", role=Role.SUBMITTER, project="red", address="192.0.2.1")
     session = store.keyring.open_session_of(visitor)
 
-    assert store.keyring.visitor(session) == replace(visitor, address="")
+    assert store.keyring.visitor(session) == replace(visitor, address="", ends_at=clock.now + SESSION_S)
     assert [(entry.name, entry.action) for entry in store.keyring.audit(limit=1).entries] == [
         ("oidc:anna", "createSession")
     ]
@@ -466,3 +467,54 @@ def test_a_caller_makes_keys_of_their_own_that_are_no_stronger_and_last_no_longe
             store.keyring.create(NewKey(**own | wrong), by=anna)
     with pytest.raises(Forbidden, match="ask an admin"):
         store.keyring.create(NewKey(**own), by=replace(anna, key_id=None))
+
+
+def test_what_a_session_or_a_rotated_secret_makes_ends_with_it_at_the_latest(store, clock):
+    first = make(store)
+    second = store.keyring.rotate(first.key.id, by=LOCAL, grace_s=3600)
+    code = store.keyring.add_code(by=store.keyring.holder(second.secret)).code
+    rotated = store.keyring.holder(first.secret), clock.now + 3600
+    visitor = store.keyring.visitor(store.keyring.open_session(code, address="")), clock.now + MAX_SESSION_S
+
+    for by, ends in (rotated, visitor):
+        own = {"name": "ci", "owner": "anna", "project": "red"}
+        for late in (None, datetime.fromtimestamp(ends + 10, UTC)):
+            with pytest.raises(Forbidden, match="lasts longer"):
+                store.keyring.create(NewKey(**own, expires_at=late), by=by)
+        with pytest.raises(Forbidden, match="key itself"):
+            store.keyring.add_code(by=by)
+        assert store.keyring.create(NewKey(**own, expires_at=datetime.fromtimestamp(ends - 10, UTC)), by=by)
+    assert store.keyring.create(NewKey(**own), by=store.keyring.holder(second.secret))
+
+
+def test_an_owner_has_so_many_valid_keys_in_a_project_unless_an_admin_makes_more(store, monkeypatch):
+    monkeypatch.setattr(keyring, "MAX_OWN_KEYS", 2)
+    anna = store.keyring.holder(make(store).secret)
+    own = NewKey(name="ci", owner="anna", project="red")
+    last = store.keyring.create(own, by=anna)
+
+    with pytest.raises(Forbidden, match="you have 2 keys"):
+        store.keyring.create(own, by=anna)
+
+    make(store)
+    bert = store.keyring.holder(make(store, name="bert").secret)
+    assert store.keyring.create(NewKey(name="ci", owner="bert", project="red"), by=bert)
+    for each in store.keyring.list(by=LOCAL):
+        if each.owner == "anna" and each.id != last.key.id:
+            store.keyring.revoke(each.id, by=LOCAL)
+    assert store.keyring.create(own, by=store.keyring.holder(last.secret))
+
+
+def test_of_a_keys_rotated_secrets_those_that_end_last_are_accepted(store, monkeypatch):
+    monkeypatch.setattr(keyring, "MAX_RETIRED_SECRETS", 2)
+    issued = [make(store)]
+    for grace_s in (60, 3600, 600, 30):
+        issued.append(store.keyring.rotate(issued[0].key.id, by=LOCAL, grace_s=grace_s))
+
+    def is_accepted(secret):
+        try:
+            return bool(store.keyring.holder(secret))
+        except Unauthorized:
+            return False
+
+    assert [is_accepted(each.secret) for each in issued] == [False, True, False, True, True]

@@ -52,7 +52,8 @@ def create_key(
     """Make a key. Only this answer contains its secret.
 
     Admins make any key. Others make keys of their own owner and project, with a role that is no higher than theirs, and
-    that last no longer than the key that makes them.
+    that last no longer than the key, the session or the rotated secret that makes them. An owner has at most 100 such
+    keys in a project.
     """
     issued = store.keyring.create(new, by=caller)
     response.headers["Location"] = f"/v1/keys/{issued.key.id}"

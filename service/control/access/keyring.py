@@ -1,9 +1,10 @@
 """Keys of users, and the sessions that browsers open with them. Only digests are stored."""
 
 import secrets
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, delete, exists, func, select, update
+from sqlalchemy import Row, Select, bindparam, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.control.access import audit, keys
@@ -21,6 +22,10 @@ CODE_S = 300.0
 SESSION_S = 12 * 3600.0
 #: ... while one that a key opened and somebody uses goes on, up to this age.
 MAX_SESSION_S = 7 * 24 * 3600.0
+#: Valid ones of one owner and project, unless an admin makes them: else any viewer could fill the database.
+MAX_OWN_KEYS = 100
+#: Rotated secrets of a key that are accepted at once: programs use the last one, or a few if answers were lost.
+MAX_RETIRED_SECRETS = 10
 _RENEW_EVERY_S = 3600.0
 _NOTE_USE_EVERY_S = 60.0
 _NOTE_REFUSALS_EVERY_S = 60.0
@@ -29,8 +34,10 @@ _HOLDER = select(
 )
 # Every request asks one of these: made once, they cost half.
 _BY_KEY = _HOLDER.where(ApiKeyRow.digest == bindparam("digest"))
-_BY_RETIRED = _HOLDER.join(RetiredSecretRow, RetiredSecretRow.key_id == ApiKeyRow.id).where(
-    RetiredSecretRow.digest == bindparam("digest"), RetiredSecretRow.expires_at > bindparam("now")
+_BY_RETIRED = (
+    _HOLDER.add_columns(RetiredSecretRow.expires_at.label("ends_at"))
+    .join(RetiredSecretRow, RetiredSecretRow.key_id == ApiKeyRow.id)
+    .where(RetiredSecretRow.digest == bindparam("digest"), RetiredSecretRow.expires_at > bindparam("now"))
 )
 _BY_SESSION = (
     select(
@@ -80,10 +87,23 @@ class KeyRing:
             return f"your role here, {by.role}, may create only keys of your own: {allowed}"
         if by.key_id is None:
             return "an issuer named you, and a key would outlast your token: ask an admin for one"
-        ends = self.get(by.key_id).expires_at
+        ends = min(filter(None, (self.get(by.key_id).expires_at, moment_or_none(by.ends_at))), default=None)
         if ends is not None and (new.expires_at is None or new.expires_at > ends):
-            return f"a key makes none that lasts longer: `expires_at` is at the latest {ends.isoformat()}"
+            of = "key" if by.ends_at is None else "session, or a secret that was rotated,"
+            return f"a {of} makes no key that lasts longer: `expires_at` is at the latest {ends.isoformat()}"
+        if self._num_valid(by) >= MAX_OWN_KEYS:
+            return f"you have {MAX_OWN_KEYS} keys in project `{by.project}`: revoke those that you do not use"
         return None
+
+    def _num_valid(self, by: Principal) -> int:
+        """Return the number of valid keys of an owner in their project."""
+        is_valid = (
+            ApiKeyRow.revoked_at.is_(None),
+            or_(ApiKeyRow.expires_at.is_(None), ApiKeyRow.expires_at > self._db.now()),
+        )
+        with self._db.asking() as session:
+            own = select(func.count()).where(ApiKeyRow.owner == by.name, ApiKeyRow.project == by.project, *is_valid)
+            return session.scalar(own) or 0
 
     def adopt(self, secret: str, new: NewKey, *, by: Principal) -> None:
         """Make a key of a `secret` that several replicas are given; nothing if there is one, which may be revoked."""
@@ -152,6 +172,7 @@ class KeyRing:
             session.execute(delete(RetiredSecretRow).where(is_over))
             until = now + grace_s if grace_s else None
             if until is not None:
+                _leave_room(session, key_id)
                 session.add(RetiredSecretRow(digest=row.digest, key_id=key_id, expires_at=until))
             row.digest = keys.digest(secret)
             _end_sessions(session, key_id)
@@ -177,18 +198,19 @@ class KeyRing:
 
     def holder(self, secret: str) -> Principal:
         """Return who holds the key; raises Unauthorized. A secret that was rotated may still be accepted."""
-        digest = keys.digest(secret)
+        digest, ends_at = keys.digest(secret), None
         try:
             found = self._found(_BY_KEY, {"digest": digest}, what="API key")
         except Unauthorized:
             found = self._found(_BY_RETIRED, {"digest": digest, "now": self._db.now()}, what="API key")
-        return self._admitted(found)
+            ends_at = found.ends_at
+        return replace(self._admitted(found), ends_at=ends_at)
 
     def visitor(self, secret: str, *, renews: bool = True) -> Principal:
         """Return who opened the session; raises Unauthorized. Its use renews it, unless not `renews`."""
         digest = keys.digest(secret)
         found = self._found(_BY_SESSION, {"digest": digest, "now": self._db.now()}, what="session")
-        caller = self._admitted(found)
+        caller = replace(self._admitted(found), ends_at=found.ends_at)
         if renews:
             self._renew(digest, found.session_expires_at, found.ends_at)
         return caller
@@ -227,9 +249,14 @@ class KeyRing:
     # Sessions
 
     def add_code(self, *, by: Principal) -> SignInCode:
-        """Return a code that opens one session for the holder of `by`'s key. Raises Forbidden where there is none."""
+        """Return a code that opens one session for the holder of `by`'s key. Raises Forbidden where there is none.
+
+        It also refuses sessions and secrets that were rotated: the new session would outlast them.
+        """
         if by.key_id is None:
             raise Forbidden("a code is for the holder of a key; the page signs you in at the issuer, if it is set up")
+        if by.ends_at is not None:
+            raise Forbidden("a code is for the holder of the key itself, not of a session or a secret that was rotated")
         code, now = secrets.token_urlsafe(24), self._db.now()
         row = SignInCodeRow(digest=keys.digest(code), key_id=by.key_id, expires_at=now + CODE_S)
 
@@ -311,6 +338,14 @@ def _require(session: Session, key_id: str) -> ApiKeyRow:
     if row is None:
         raise NotFound(f"there is no key `{key_id}`")
     return row
+
+
+def _leave_room(session: Session, key_id: str) -> None:
+    """Delete those of a key's rotated secrets that end first, so that it may have another one."""
+    of_key = RetiredSecretRow.key_id == key_id
+    last = select(RetiredSecretRow.digest).where(of_key).order_by(RetiredSecretRow.expires_at.desc())
+    kept = last.limit(MAX_RETIRED_SECRETS - 1)
+    session.execute(delete(RetiredSecretRow).where(of_key, RetiredSecretRow.digest.not_in(kept)))
 
 
 def _end_sessions(session: Session, key_id: str) -> None:

@@ -47,6 +47,8 @@ class Principal:
     project: str
     key_id: str | None = None
     address: str = ""
+    #: When the session, or the rotated secret, by which they came ends; None: they came by the key itself, or a token.
+    ends_at: float | None = None
 
 
 #: The caller of the store without HTTP, who has access to the state dir.
@@ -93,7 +95,10 @@ def may(caller: Principal, action: Action, what: Owned | None = None) -> bool:
 
 def may_do(caller: Principal) -> tuple[str, ...]:
     """Return every action that `caller` may do to their own objects."""
-    return tuple(action.value for action in Action if may(caller, action))
+    allowed = [action for action in Action if may(caller, action)]
+    if caller.key_id is None and Action.CREATE_KEY not in allowed:  # a key would outlast the issuer's token
+        allowed.remove(Action.CREATE_OWN_KEY)
+    return tuple(action.value for action in allowed)
 
 
 def _least(caller: Principal, action: Action, what: Owned | None) -> Role:
