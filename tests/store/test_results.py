@@ -102,6 +102,18 @@ def test_a_report_says_that_a_run_was_not_trained_and_that_its_weights_are_an_av
     )
 
 
+@pytest.mark.parametrize(("after", "further"), [("idle", "; `extend` goes on from there"), ("insurance", "")])
+def test_a_report_says_that_a_run_which_was_stopped_in_its_first_search_was_not_trained(
+    store, make_spec, begin, after, further
+):
+    driver = begin(store.add_job(make_spec(lanes={"count": 2, "after": after}))[0].id)
+    driver.start()
+    driver.send(finished(driver.trial_id, bill=Bill(bytes_sent=900), stopped=True))
+
+    told = "not trained: it was stopped within its first search, and has the weights that it began with"
+    assert store.report(driver.job_id).trials[0].notes[-1] == told + further
+
+
 def test_a_report_of_a_search_that_kept_its_end_has_nothing_to_add(store, driver):
     driver.decide(0, first_step=0, decision=decision(rewards=(0.1, 0.2, 0.3)))
     driver.send(finished(driver.trial_id))

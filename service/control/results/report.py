@@ -215,6 +215,14 @@ def _trial_report(
     )
 
 
+def _why_untrained(trial: TrialView, spec: TrialSpec) -> str:
+    if not trial.stopped:
+        return "not trained: its budget was spent before the first step, as discarded first steps and evaluations count"
+    goes_on = trial.stopped_by is None and spec.lanes.after != "insurance"
+    further = "; `extend` goes on from there" if goes_on else ""
+    return f"not trained: it was stopped within its first search, and has the weights that it began with{further}"
+
+
 def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
     """Yield notes on what the figures do not show. The page and the command line print them unchanged."""
     trial, metric = facts.view, spec.objective.metric
@@ -228,8 +236,8 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
         yield f"failed: {trial.failure}"
     if trial.stopped_by is not None:
         yield f"stopped early by {trial.stopped_by}" + (f", after {trial.step} steps" if trial.outcome else "")
-    if trial.outcome == "completed" and trial.step == 0 and not trial.stopped:
-        yield "not trained: its budget was spent before the first step, as discarded first steps and evaluations count"
+    if trial.outcome == "completed" and trial.step == 0:
+        yield _why_untrained(trial, spec)
     if trial.outcome != "diverged" and _is_never_finite(facts):
         when = f"ended early, after {trial.step} steps: " if trial.ended_early else ""
         yield f"{when}the validation {metric} was not finite in any evaluation: look for NaN in the validation data"

@@ -25,7 +25,8 @@ const MEANING = {
 };
 
 const STOP = `It ends as if its budget were spent now: evaluated, exported, and succeeded with what it has by then.
-  Trials that have not begun stay out. A job that waits does this when its turn comes. Afterwards it can go on only by "extend".`;
+  In its first search it has trained nothing yet. Trials that have not begun stay out. A job that waits does this when its turn
+  comes. Afterwards it can go on only by "extend".`;
 const CANCEL = `It ends without a result. What it trained since its last checkpoint is lost; "retry" goes on from there.
   A job whose extension has not begun keeps its result.`;
 const DELETE = "Its metrics, logs, checkpoints and weights are deleted, too. This cannot be undone.";
@@ -94,8 +95,8 @@ const confirmed = (text, act = api.ask) => (job, verb) => question({
   answers: [{ label: `${verb} the job`, kind: verb, act: () => act(job, verb) }],
 });
 
-const STOP_TRIAL = `It ends as if its budget were spent now: evaluated, and exported with what it has by then. If it has not begun,
-  it is left out. The other trials go on.`;
+const STOP_TRIAL = `It ends as if its budget were spent now: evaluated, and exported with what it has by then. In its first search it
+  has trained nothing yet. If it has not begun, it is left out. The other trials go on.`;
 
 // Ends one trial of the job early. `changed` is called when the job is no longer as shown.
 export const trialStop = (job, trial, changed) => element("button", {
