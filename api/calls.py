@@ -480,7 +480,8 @@ def edit(
 
     Only the named labels change; None removes one. A job that is not over can also get another `priority`: low,
     normal, high or urgent. `webhook`, such as `{"url": "https://..."}`, is told of what happens from then on; False
-    removes it. Fields that you leave out stay as they are. For `version` see `resume`.
+    removes it, and `{"on": ["failed"]}` changes only what is told. Fields that you leave out stay as they are. For
+    `version` see `resume`.
     """
     patch = _given(labels=labels and dict(labels), notes=notes, archived=archived, priority=priority)
     if webhook is not None:

@@ -14,6 +14,7 @@ from service.job.parts import Webhook
 from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
+from service.wire.jobs import WebhookPatch
 
 
 class PriorityForbidden(Forbidden):
@@ -45,7 +46,7 @@ def require_priority(
     raise PriorityForbidden(priority, f"`priority` is {priority}; allowed to your role here, {caller.role}: {allowed}")
 
 
-def require_webhook(webhook: Webhook | None, store: Store) -> None:
+def require_webhook(webhook: Webhook | WebhookPatch | None, store: Store) -> None:
     """Raise InvalidJob if this service would not call the webhook."""
     if refused := webhooks.conflicts(webhook, store.settings):
         raise InvalidJob(refused)

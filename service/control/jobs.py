@@ -28,7 +28,7 @@ from service.job.spec import JobSpec
 from service.job.states import RULES, TERMINAL, JobState, Occasion, Verb, may_follow, verbs_in
 from service.job.sweep import sample_name
 from service.wire.events import EventKind
-from service.wire.jobs import JobEdit
+from service.wire.jobs import JobEdit, WebhookPatch
 from service.wire.records import Bill, Sample
 from service.wire.stored import stored_spec
 
@@ -351,12 +351,21 @@ def _prioritize(job: JobRow, priority: Priority) -> None:
         job.priority, job.spec = priority.value, {**job.spec, "priority": priority.value}
 
 
-def _tell_webhook(job: JobRow, patch: Webhook | None) -> None:
+def _tell_webhook(job: JobRow, patch: WebhookPatch | None) -> None:
     """Give the job another webhook, or none. What the patch leaves out stays."""
     before: dict[str, Any] = job.spec.get("webhook") or {}
-    after = patch and Webhook.model_validate({**before, **patch.model_dump(mode="json", exclude_unset=True)})
+    after = patch and _patched(before, patch).model_dump(mode="json")
     job.first_webhook = before if job.first_webhook is None else job.first_webhook
-    job.spec = {**job.spec, "webhook": after and after.model_dump(mode="json")}
+    job.spec = {**job.spec, "webhook": after}
+
+
+def _patched(webhook: dict[str, Any], patch: WebhookPatch) -> Webhook:
+    merged = {**webhook, **patch.model_dump(mode="json", exclude_unset=True)}
+    given = {name: value for name, value in merged.items() if value is not None}
+    if "url" not in given:
+        message = "a webhook needs a `url`; null in the webhook's place removes it"
+        raise InvalidJob([Problem(pointer="/webhook/url", message=message)])
+    return Webhook.model_validate(given, extra="ignore")
 
 
 def _label(session: Session, job: JobRow, changes: dict[str, str | None] | None) -> None:

@@ -23,6 +23,7 @@ from service.control.store import Store
 from service.job.parts import Webhook
 from service.job.problems import Problem
 from service.settings import WEBHOOK_SECRET_PREFIX, Settings
+from service.wire.jobs import WebhookPatch
 from trainers.addresses import is_public
 
 #: The timeout of a whole try. It is shorter than the first back-off, so two replicas never send a message at once.
@@ -34,9 +35,9 @@ _PRIVATE_REMEDY = "its operator allows that with WIRETUNE_WEBHOOK_PRIVATE=true"
 _log = logging.getLogger(__name__)
 
 
-def conflicts(webhook: Webhook | None, settings: Settings) -> list[Problem]:
+def conflicts(webhook: Webhook | WebhookPatch | None, settings: Settings) -> list[Problem]:
     """Return the conflicts of a job, or of an edit of one, whose webhook this service would not call."""
-    if webhook is None:
+    if webhook is None or webhook.url is None:  # an edit may leave the address out, which then was checked before
         return []
     message = _refusal(webhook.url, settings)
     return [Problem(pointer="/webhook/url", message=message, value=webhook.url)] if message else []

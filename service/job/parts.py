@@ -283,21 +283,22 @@ class Checkpointing(Config):
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(:(?P<port>[0-9]{1,5}))?([/?][!-~]*)?")
 
 
+def _plain(url: str) -> str:
+    found = _URL.fullmatch(url)
+    if found is None or int(found["port"] or 0) > 65535:
+        raise ValueError(f"`url` must be https://HOST[:PORT][/PATH], ASCII and without a password, got {url!r}")
+    return url
+
+
+WebhookUrl = Annotated[str, Field(max_length=2000), AfterValidator(_plain)]
+Occasions = Annotated[tuple[Occasion, ...], Field(min_length=1, max_length=len(Occasion))]
+
+
 class Webhook(Config):
     """Whom to tell what becomes of the job."""
 
-    url: str = Field(max_length=2000, description="gets a signed POST; https, unless the operator allows http")
-    on: tuple[Occasion, ...] = Field(
-        ENDS, min_length=1, max_length=len(Occasion), description="what it is told of; default: the job's end"
-    )
-
-    @field_validator("url")
-    @classmethod
-    def _is_plain(cls, url: str) -> str:
-        found = _URL.fullmatch(url)
-        if found is None or int(found["port"] or 0) > 65535:
-            raise ValueError(f"`url` must be https://HOST[:PORT][/PATH], ASCII and without a password, got {url!r}")
-        return url
+    url: WebhookUrl = Field(description="gets a signed POST; https, unless the operator allows http")
+    on: Occasions = Field(ENDS, description="what it is told of; default: the job's end")
 
 
 class Arm(Config):

@@ -10,7 +10,7 @@ from search.config import Budget, Caps
 from search.sweep.spec import MAX_SAMPLES
 from service.errors import UnreadableJob
 from service.job.changes import Change
-from service.job.parts import MAX_LABELS, Name, Notes, Seeds, Slug, Webhook
+from service.job.parts import MAX_LABELS, Name, Notes, Occasions, Seeds, Slug, WebhookUrl
 from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import ALLOWED_IN, RULES, TERMINAL, JobState, Verb
@@ -210,6 +210,13 @@ class JobOrder(StrEnum):
         return self.value.startswith("-")
 
 
+class WebhookPatch(Asked):
+    """A JSON merge patch on a job's webhook. What is left out stays."""
+
+    url: WebhookUrl | None = Field(None, description="gets a signed POST; a job without a webhook needs it")
+    on: Occasions | None = Field(None, description="what it is told of; null: the job's end")
+
+
 class JobEdit(Asked):
     """A JSON merge patch on a job: what of it may be edited. What is left out stays."""
 
@@ -221,7 +228,7 @@ class JobEdit(Asked):
     notes: Notes | None = Field(None, description="null: none")
     archived: bool | None = Field(None, description="only of a job that is over; null: false")
     priority: Priority | None = Field(None, description="only of a job that is not over; null: normal")
-    webhook: Webhook | None = Field(None, description="is told of what happens from then on; null: none")
+    webhook: WebhookPatch | None = Field(None, description="is told of what happens from then on; null: none")
 
 
 class Extension(Caps):

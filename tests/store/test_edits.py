@@ -11,6 +11,7 @@ from service.control.listing import JobFilter
 from service.control.models import AuditRow, Base, EventRow, JobRow, PointRow, RemovalRow
 from service.control.storage import Storage
 from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound, PreconditionFailed, Unavailable
+from service.job.parts import Webhook
 from service.job.states import TERMINAL, JobState
 from service.wire.access import Role
 from service.wire.events import EventKind
@@ -93,10 +94,24 @@ def test_an_edit_of_a_webhook_keeps_what_it_leaves_out_and_the_jobs_key(store, m
     view = edit(store, job.id, webhook={"url": "https://a.example/y"})
 
     assert (view.version, view.spec.webhook.url, view.spec.webhook.on) == (2, "https://a.example/y", ("failed",))
+    view = edit(store, job.id, webhook={"on": ["succeeded"]})
+    assert (view.spec.webhook.url, view.spec.webhook.on) == ("https://a.example/y", ("succeeded",))
+    assert edit(store, job.id, webhook={"on": None}).spec.webhook == Webhook(url="https://a.example/y")
     assert edit(store, job.id, webhook=None).spec.webhook is None
     assert store.add_job(spec, idempotency_key="k")[0].id == job.id
     with pytest.raises(KeyReused):
         store.add_job(make_spec(webhook={"url": "https://a.example/y", "on": ["failed"]}), idempotency_key="k")
+
+
+@pytest.mark.parametrize(("before", "patch"), [(None, {"on": ["failed"]}), ("https://a.example/x", {"url": None})])
+def test_a_webhook_without_a_url_is_no_edit(store, make_spec, before, patch):
+    job = store.add_job(make_spec(webhook=before and {"url": before}))[0]
+
+    with pytest.raises(InvalidJob) as refused:
+        edit(store, job.id, webhook=patch)
+
+    assert refused.value.problems[0].pointer == "/webhook/url"
+    assert store.job(job.id).version == job.version
 
 
 def test_an_archived_job_is_in_no_list_but_those_that_ask_for_it(store, job_in):
