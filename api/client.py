@@ -46,7 +46,7 @@ class Client(BaseClient):
         url: e.g. `http://127.0.0.1:8470`. Without a scheme it is `http` for this machine and `https` for any other.
             By default that of `WIRETUNE_URL`, or else of the service that runs on this machine.
         key: an API key, `wt_...`. Or the path of a file that contains it, also as `@FILE`, or a function that returns
-            it: these are read again after a 401, so waits survive a rotation of the key. By default the key in
+            it: these are read again after a 401, so waits survive a rotation with a grace. By default the key in
             `WIRETUNE_API_KEY`, or in the file that `WIRETUNE_API_KEY_FILE` names, or of the service on this machine.
         timeout_s: timeout of one request. Calls that the service may work on for long wait for a minute at least:
             `report`, `comparison`, `snapshot`, `stages`, `artifacts`, `retry`, `extend` and `upload_code`. If there is

@@ -16,7 +16,7 @@ import httpx2
 from api.calls import IDEMPOTENCY_KEY, Call, T, reading
 from api.downloads import CheckedFile
 from api.failures import UNSAYABLE, ApiError, Unreachable, another, not_finite, refusal, unsayable
-from api.local_service import running_server
+from api.local_service import KEY_NAME, running_server
 from api.retries import AWAY_S, PATIENCE_S, Patience, Restarts, StreamFailures
 from service.settings import Settings
 from service.wire.access import SignInCode
@@ -69,7 +69,7 @@ def located(url: str | None, key: Key | None) -> tuple[str, Key]:
     if server is None:
         here = "no service runs on this machine: start one with `wiretune serve`, give `url`, or set WIRETUNE_URL"
         raise Unreachable(f"http://{settings.host}:{settings.port}", httpx2.ConnectError(here))
-    return server.url, server.key if key is None else key
+    return server.url, settings.state_dir / KEY_NAME if key is None else key
 
 
 def _key_of_environment() -> Key | None:
@@ -105,7 +105,7 @@ class KeyAuth(httpx2.Auth):
         if response.status_code != 401:
             return
         with suppress(OSError, UnicodeDecodeError):  # the file is being replaced; the refusal says enough
-            self._key = _ascii(self._read())
+            self._key = _ascii(self._read()) or sent  # an empty file is about to be written
         if self._key != sent:
             yield _with_key(request, self._key)
 

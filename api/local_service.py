@@ -11,6 +11,8 @@ from service.settings import Settings
 from trainers import overload
 
 ANSWER_S = 10.0
+#: Of the file in the state dir with the key that commands here use.
+KEY_NAME = "api_key"
 
 
 class Server(NamedTuple):
@@ -40,7 +42,7 @@ def running_server(settings: Settings, *, timeout_s: float = ANSWER_S) -> Server
         raise LocalServerError(overload.explained(late, overload.here())) from error
     except httpx2.HTTPError:
         return None
-    key = settings.state_dir / "api_key"
+    key = settings.state_dir / KEY_NAME
     try:
         return Server(found.url, key.read_text().strip())
     except OSError as error:

@@ -10,7 +10,7 @@ from api import connection
 from api.async_client import AsyncClient
 from api.client import Client
 from api.failures import ApiError, Unreachable
-from api.local_service import Server
+from api.local_service import KEY_NAME, Server
 from service.settings import Settings
 
 
@@ -48,8 +48,11 @@ def test_without_a_url_the_service_of_this_machine_is_asked(
         Client()
 
     monkeypatch.setattr(connection, "running_server", lambda settings: Server(live_url, key))
+    (settings.state_dir / KEY_NAME).write_text("wt_old")
+    with Client() as waiting:
+        (settings.state_dir / KEY_NAME).write_text(key)  # by the command that rotates it
 
-    assert name_of() == "test"
+        assert waiting.me().name == "test"
 
 
 def test_what_is_given_goes_before_the_environment(at: str) -> None:
@@ -92,6 +95,18 @@ def test_a_rotated_key_is_read_again(
         assert waiting.me().name == asyncio.run(awaited()) == "test"
         with pytest.raises(ApiError, match="401"):
             other.me()  # whose key is text, and never changes
+
+
+def test_a_file_that_is_empty_is_no_new_key(live_url: str, key: str, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("wt_old")
+
+    with Client(live_url, file) as client:
+        file.write_text("")
+        with pytest.raises(ApiError, match="not known here"):
+            client.me()
+        file.write_text(key)
+        assert client.me().name == "test"
 
 
 def test_a_file_that_is_gone_leaves_the_refusal(live_url: str, key: str, tmp_path: Path) -> None:
