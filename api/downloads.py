@@ -83,10 +83,15 @@ class PartialFile(io.BufferedRandom):
             return None
         with suppress(OSError):
             raw = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+")
-            with suppress(OSError):
+            try:
                 fcntl.flock(raw, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.stat(path), os.fstat(raw.fileno())):  # else it was renamed before the lock
                     return cls(path, raw)
+            except BlockingIOError:
+                pass  # another process has it
+            except OSError:
+                if os.fstat(raw.fileno()).st_size == 0:  # made above
+                    path.unlink(missing_ok=True)
             raw.close()
         return None
 

@@ -1,11 +1,13 @@
 """A download that breaks off is continued by the next one, and each of several writers of a file writes a whole one."""
 
 import base64
+import errno
+import fcntl
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import httpx2
 import pytest
@@ -117,6 +119,19 @@ def test_of_a_file_that_cannot_be_continued_nothing_stays(place: Path) -> None:
         file.download(place)
 
     assert list(place.parent.iterdir()) == []
+
+
+def test_where_locks_do_not_work_a_download_leaves_nothing_but_the_file(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    file = OneFile()
+    file.download(place)
+
+    assert list(place.parent.iterdir()) == [place] and whole(place, file)
 
 
 @pytest.mark.parametrize("begin", [complete, resumable])

@@ -9,7 +9,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.http.examples import EXAMPLE_JOB
+from service.control import queries
 from service.control.store import Store
+from service.wire.records import Bill
 from tests.api.conftest import Reporting
 
 MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
@@ -141,6 +143,14 @@ def test_a_list_has_on_request_what_its_jobs_were_told_and_what_they_have_used(
     assert job["bill"]["seconds_training"] == pytest.approx(sum(each.seconds_training for each in bills))
     assert (bare["fields"], bare["bill"]) == (None, None)
     assert http.get("/v1/jobs?field=budget.seconds").json()["errors"][0]["pointer"].startswith("/field")
+
+
+def test_a_sum_of_bills_is_null_where_an_earlier_release_did_not_measure() -> None:
+    stored = [Bill(steps=2, bytes_of_all=5).model_dump(mode="json"), {"steps": 3, "of_a_newer_release": 1}]
+
+    total = queries._sum(stored)
+
+    assert (total.steps, total.bytes_sent, total.bytes_of_all) == (5, 0, None)
 
 
 def test_a_cursor_of_another_order_is_refused_by_name(http: TestClient, url: str) -> None:
