@@ -91,18 +91,19 @@ def checkpointed(
 
 
 def report_second(state: TrialState, second: SecondLine) -> None:
-    """Report the second line's new checkpoint, if any, with the stage that this line has closed last."""
+    """Report the second line's new checkpoint, if any, with the stage that this line has closed last and its bill."""
     number = state.stage.closed
     if state.closed is None or number is None or not second.has_more():
         return
     state.recorder.complete(state.progress, second)
+    now = {"progress": state.progress, "insurance": second.resume()}
     state.recorder.wait_for(
         Checkpointed(
             trial_id=state.trial_id,
             stage=number,
-            step=state.stage.progress.step,
-            bill=state.stage.progress.bill,
-            resume={**state.closed, "insurance": second.resume()},
+            step=state.progress.step,
+            bill=state.progress.bill,
+            resume=Resume.model_validate(state.closed).model_copy(update=now).as_json(),
         )
     )
 

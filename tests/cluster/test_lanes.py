@@ -22,7 +22,16 @@ from service.cluster.reporter import Stopped
 from service.cluster.slots import BEST, STAGE
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
-from service.wire.records import AnyRecord, Checkpointed, Control, MetricPoints, ProbeDone, StageClosed, StageDecided
+from service.wire.records import (
+    AnyRecord,
+    Bill,
+    Checkpointed,
+    Control,
+    MetricPoints,
+    ProbeDone,
+    StageClosed,
+    StageDecided,
+)
 from tests.support.patience import PATIENCE_S
 from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Evaluation, Segment, SegmentResult
@@ -254,23 +263,33 @@ def test_a_second_line_that_trains_on_alone_is_paused_with_its_newest_checkpoint
     monkeypatch.setattr(ending, "POLL_S", 0.001)
     lanes = {"count": 2, "after": "insurance"}
     spec = _spec(budget={"steps": 400}, checkpoint={"every_seconds": 1e-9}, lanes=lanes)
-    user, behind = PausesAtTheEnd(400), arithmetic_group()
-    run = behind.run
 
-    def in_turn(segment: Segment) -> SegmentResult:
-        for step, event in ((200, user.ended), (300, user.reported)):
-            assert len(behind.rates) < step or event.wait(WAIT_S)
-        result: SegmentResult = run(segment)
-        return result
+    def paused(user: PausesAtTheEnd, resume: Any = None, **until: int) -> Checkpointed:
+        """Train until the pause. The second line waits for the user's events before its steps of those numbers."""
+        behind = arithmetic_group()
+        run, url = behind.run, f"file://{tmp_path}/{'first' if resume is None else 'second'}"
 
-    behind.run = in_turn
-    with pytest.raises(Stopped, match="told to pause"):
-        trial.train(spec, arithmetic_group(), user, trial_id="t", storage_url=f"file://{tmp_path}", spare=[behind])
+        def in_turn(segment: Segment) -> SegmentResult:
+            for name, step in until.items():
+                assert len(behind.rates) < step or getattr(user, name).wait(WAIT_S)
+            result: SegmentResult = run(segment)
+            return result
 
-    [*_, last] = user.of(Checkpointed, StageClosed)
-    again = train(spec, last.resume)
-    assert last.resume["insurance"]["progress"]["step"] >= 200
-    assert again.end == train(spec).end
+        behind.run = in_turn
+        with pytest.raises(Stopped, match="told to pause"):
+            trial.train(spec, arithmetic_group(), user, trial_id="t", storage_url=url, resume=resume, spare=[behind])
+        last: Checkpointed = user.of(Checkpointed)[-1]
+        return last
+
+    first = paused(PausesAtTheEnd(400), ended=200, reported=300)
+    user = PausesAtTheEnd(400)
+    user.ended.set()
+    second = paused(user, first.resume, reported=390)
+
+    assert second.bill.steps_insurance > first.resume["insurance"]["progress"]["step"] >= 200
+    for each in (first, second):
+        assert each.bill == Bill.model_validate(each.resume["progress"]["bill"])
+        assert train(spec, each.resume).end == train(spec).end
 
 
 @pytest.mark.parametrize("first", ["main", "insurance"])
