@@ -74,13 +74,19 @@ def test_time_that_the_service_did_not_live_through_counts_for_nobody(uptime, no
     assert not uptime.leases_count(now + LEASE_S) and uptime.leases_count(now + LEASE_S + 1)
 
 
-def test_a_clock_is_steady_again_an_hour_after_it_jumped(uptime):
-    assert [uptime.is_clock_steady(1000 + after_s) for after_s in (HOUR_S, HOUR_S + 1)] == [False, True]
+def test_a_clock_is_steady_a_minute_after_a_start_and_an_hour_after_it_jumped(uptime):
+    assert [uptime.is_clock_steady(1000 + after_s) for after_s in (60, 61)] == [False, True]
 
     for now, steady in ((1e9, 10.0), (1020.0, 20.0)):  # far ahead, and back
         uptime.note(now, steady)
 
         assert [uptime.is_clock_steady(now + after_s) for after_s in (HOUR_S, HOUR_S + 1)] == [False, True]
+
+
+def test_a_late_round_says_nothing_of_the_clock(uptime):
+    uptime.note(1100.0, 100.0, late_s=99.0)
+
+    assert uptime.is_clock_steady(1100.0) and not uptime.leases_count(1100.0)
 
 
 def test_a_rest_as_long_as_it_should_be_changes_nothing(uptime):

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+_STARTED_S = 60.0  # after a start, the clock may still be set
+_JUMPED_S = 3600.0  # and after a jump it may jump back
 _CHANCE_S = 3600.0  # a job must have had this long to begin before it fails for waiting
 #: And the user of a paused one to resume it, in seconds.
 CHANCE_TO_RESUME_S = 24 * 3600.0
@@ -24,6 +26,7 @@ class Uptime:
     def __init__(self, *, lease_s: float, failed_at: Callable[[], float], now: float, steady: float) -> None:
         self._lease_s, self._failed_at = lease_s, failed_at
         self._up_since = now
+        self._steady_from = now + _STARTED_S
         self._looked_at = (now, steady)
         self._ray_since = math.inf  # Ray has answered every round since; infinity: it does not answer
 
@@ -40,13 +43,16 @@ class Uptime:
         """
         now_before, steady_before = self._looked_at
         jump_s = (now - now_before) - (steady - steady_before)
-        if max(abs(jump_s), late_s) > self._lease_s / 2:
+        has_jumped = abs(jump_s) > self._lease_s / 2
+        if has_jumped:
+            self._steady_from = now + _JUMPED_S
+        if has_jumped or late_s > self._lease_s / 2:
             self._up_since = now
         self._looked_at = now, steady  # last, as several threads come here: one that finds it finds the other as well
 
     def is_clock_steady(self, now: float) -> bool:
-        """Return whether the clock has not jumped for an hour, so that it can tell how old things are."""
-        return now - self._up_since > _CHANCE_S
+        """Return whether the clock can tell how old things are: a minute after a start, an hour after a jump."""
+        return now > self._steady_from
 
     def note_ray(self, now: float, *, answers: bool) -> None:
         """Remember whether Ray answered in this round."""
@@ -67,5 +73,5 @@ class Uptime:
         fails every day, would never end a pause.
         """
         if is_last_chance:
-            return self.is_clock_steady(now)
+            return now - self._up_since > _CHANCE_S
         return now - max(self._up_since, self._failed_at()) > CHANCE_TO_RESUME_S
