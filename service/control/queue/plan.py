@@ -13,6 +13,8 @@ does not fit (EASY backfilling: Lifka, JSSPP 1995). A later job starts only if i
 first job, or leaves it its room. The latest start follows from the running jobs' budgets in seconds. If they do not
 tell, a later job must end before the first has waited for `backfill_s`. A full quota is reserved for the first job
 that needs it: later jobs of that owner or project wait behind it. A job that waits for room counts in its own quotas.
+A job of lower priority, or a younger one, may still use these if it ends by that latest start and within `backfill_s`.
+While only such jobs fill the quota, the room stays reserved. Otherwise others would take it before they end.
 
 **Nodes.** Ray places workers, so room is counted over the whole cluster. But a job does not start or grow if some of
 its workers would find no node even with all running workers packed tightly: they would wait in Ray until the job
@@ -57,6 +59,7 @@ from service.control.queue.quota_limits import Used, keys_of, quota_conflicts
 from service.wire.queue import WaitKind
 
 _START_S = 120.0  # the most that a training run takes besides its budget
+_Full = tuple[QuotaKey, str, Waiting | None]  # a quota without room, which of its limits, and the job it is kept for
 
 
 def plan(
@@ -95,13 +98,15 @@ class _Reservation:
     """Room reserved for a job.
 
     Another job may pass if it ends by `limit`, takes no more than `extra`, or would find no room on `nodes`: the most
-    that can be free of those that can hold a worker of the first.
+    that can be free of those that can hold a worker of the first. The first counts in `used`: the use of the quotas by
+    jobs that do not end soon.
     """
 
     job: Waiting
     limit: float
     extra: Size
     nodes: Sequence[Node]
+    used: Used
     _uses: dict[Shape, bool] = field(default_factory=dict)  # waiting jobs have few different shapes
 
     def uses(self, shape: Shape) -> bool:
@@ -131,7 +136,7 @@ class _Turn:
         self._promised: list[tuple[Shape, int]] = []  # the workers that have got room, now or when it comes
         self._kept: _Reservation | None = None
         self._kept_quotas: dict[QuotaKey, tuple[Waiting, str]] = {}
-        self._ahead: dict[QuotaKey, Waiting] = {}  # the first job of each quota that counts although it waits for room
+        self._ahead: dict[QuotaKey, Waiting] = {}  # the first job of each quota that counts while others pause for it
         self._placing: dict[object, tuple[Size, int, str]] = {}
 
     def take(self, job: Waiting) -> Place:
@@ -142,9 +147,9 @@ class _Turn:
             place = Place(number, job, WaitKind.NEVER, size, detail=never)
         elif job.backs_off(now=self.now):
             place = Place(number, job, WaitKind.BACK_OFF, size, trials)
-        elif (full := self._full(job, size)) is not None:
+        elif (full := self._full(job, size, trials)) is not None:
             key, limit, ahead = full
-            self._kept_quotas.setdefault(key, (job, limit))
+            self._keep_quota(job, size, full)
             place = Place(number, job, WaitKind.QUOTA, size, trials, behind=ahead, quota=key, limit=limit)
         elif self._may_start(job, size, trials):
             place = self._begin(number, job, size, trials)
@@ -157,8 +162,8 @@ class _Turn:
 
     def needs_room(self, job: Waiting) -> bool:
         """Return whether the job waits only for room: not for a quota, a back-off or a larger cluster."""
-        size, _, never = self._within_quota(job, *self._sized(job))
-        return not (never or job.backs_off(now=self.now)) and self._full(job, size) is None
+        size, trials, never = self._within_quota(job, *self._sized(job))
+        return not (never or job.backs_off(now=self.now)) and self._full(job, size, trials) is None
 
     def _sized(self, job: Waiting) -> tuple[Size, int, str]:
         """Return the job's size, its number of concurrent training runs, and why it can never be placed."""
@@ -173,14 +178,14 @@ class _Turn:
         Only a job that has begun, and can run with fewer workers, gets these. If its quotas have room for no size now,
         but a reduced quota allows some, the job waits for the largest of these.
         """
-        is_full = self._used.full(job.owner, job.project, size) is not None
+        is_full = self._exceeded(job, size, trials) is not None
         for number in _at_a_time(job.shape, trials - 1) if is_full and not never else ():
-            if self._used.full(job.owner, job.project, job.shape.one * number) is None:
+            if self._exceeded(job, job.shape.one * number, number) is None:
                 return job.shape.one * number, number, ""
         if not job.attempt or not (never or is_full):
             return size, trials, never
         fewer = [shape.one for shape in job.shape.reduced if not self._never(job, shape)]
-        found = next((each for each in fewer if self._used.full(job.owner, job.project, each) is None), None)
+        found = next((each for each in fewer if self._exceeded(job, each, 1) is None), None)
         if found is None and never and fewer:
             found = fewer[0]
         return (size, trials, never) if found is None else (found, 1, "")
@@ -191,16 +196,57 @@ class _Turn:
         of_quotas = quota_conflicts(exactly, self.quotas, owner=job.owner, project=job.project)
         return bool(of_quotas or conflicts(exactly, self.nodes))
 
-    def _full(self, job: Waiting, size: Size) -> tuple[QuotaKey, str, Waiting | None] | None:
+    def _full(self, job: Waiting, size: Size, trials: int) -> _Full | None:
+        """Return the quota that is full or kept for another; None: all have room for the job."""
         for key in keys_of(job.owner, job.project) if self._kept_quotas else ():
             if key in self._kept_quotas:
                 ahead, limit = self._kept_quotas[key]
                 return key, limit, ahead
-        found = self._used.full(job.owner, job.project, size)
-        return None if found is None else (*found, self._ahead.get(found[0]))
+        return self._exceeded(job, size, trials)
+
+    def _exceeded(self, job: Waiting, size: Size, trials: int) -> _Full | None:
+        """Return the quota that the job exceeds, now or beside the job for which room is reserved."""
+        if not self.quotas:
+            return None
+        if (found := self._used.full(job.owner, job.project, size)) is not None:
+            return (*found, self._ahead.get(found[0]))
+        kept = self._kept
+        if kept is None or self._ends_soon(job, trials, kept):
+            return None
+        found = kept.used.full(job.owner, job.project, size)
+        return None if found is None else (*found, kept.job)
+
+    def _ends_soon(self, job: Waiting, trials: int, kept: _Reservation) -> bool:
+        """Return whether the job may use what the reservation needs of a quota: it ends in time, and soon."""
+        soon = min(kept.limit, self.now + self.rules.backfill_s)
+        return _is_behind(job, kept.job) and _ends_by(job, trials, began_at=self.now) <= soon
+
+    def _keep_quota(self, job: Waiting, size: Size, full: _Full) -> None:
+        """Keep a full quota for the job, or its room if only jobs that passed it fill the quota, for a short time."""
+        key, limit, ahead = full
+        if self._kept is None and ahead is None:
+            passing = self._passing(job)
+            if self._used.after(passing).full(job.owner, job.project, size) is None:
+                self._kept = self._reserve(job, size)
+                self._kept.limit = max([self._kept.limit, *(each.ends_by for each in passing)])
+                return
+        if self._kept is None or ahead is not self._kept.job:  # that one counts without running
+            self._kept_quotas.setdefault(key, (job, limit))
+
+    def _passing(self, job: Waiting) -> Sequence[Running]:
+        """Return the running jobs of its quotas that passed the job, and end soon, or should have ended lately."""
+        return [
+            each
+            for each in self.running
+            if (each.owner == job.owner or each.project == job.project)
+            and _is_behind(each, job)
+            and abs(each.ends_by - self.now) <= self.rules.backfill_s
+        ]
 
     def _may_start(self, job: Waiting, size: Size, trials: int) -> bool:
         if not (size.fits(self._free) and size.fits(self._unclaimed)) or self._is_split(job, size):
+            return False
+        if self._exceeded(job, size, trials) is not None:  # in fewer rounds it may end too late for the quota
             return False
         kept = self._kept
         if kept is None or _ends_by(job, trials, began_at=self.now) <= kept.limit:
@@ -281,6 +327,8 @@ class _Turn:
         self._promise(job, size)
         self._free -= size
         self._used.add(job.owner, job.project, size)
+        if self._kept is not None and not self._ends_soon(job, trials, self._kept):
+            self._kept.used.add(job.owner, job.project, size)
         return Place(number, job, WaitKind.STARTS, size, trials)
 
     def _without_room(self, number: int, job: Waiting, size: Size, trials: int) -> Place:
@@ -288,21 +336,16 @@ class _Turn:
         missing = self._missing(job.shape, size)
         if self._kept is None and self._preempt(job, size):
             self._promise(job, size)
-            self._count(job, size)
+            self._used.add(job.owner, job.project, size)  # a later job would fill its quotas otherwise
+            for key in keys_of(job.owner, job.project):
+                self._ahead.setdefault(key, job)
             return Place(number, job, WaitKind.PREEMPTS, size, trials, missing=missing)
         if (fewer := self._in_rounds(job, trials)) is not None:
             return self._begin(number, job, job.shape.one * fewer, fewer)
         if self._kept is not None:
             return Place(number, job, WaitKind.BEHIND, size, trials, missing=missing, behind=self._kept.job)
         self._kept = self._reserve(job, size)
-        self._count(job, size)
         return Place(number, job, WaitKind.ROOM, size, trials, missing=missing)
-
-    def _count(self, job: Waiting, size: Size) -> None:
-        """Count a job that gets room later in its quotas, which a later job would fill otherwise."""
-        self._used.add(job.owner, job.project, size)
-        for key in keys_of(job.owner, job.project):
-            self._ahead.setdefault(key, job)
 
     def _missing(self, shape: Shape, size: Size) -> int:
         """Return for how many of the job's workers there is no room; at least 1, since it does not start."""
@@ -345,7 +388,9 @@ class _Turn:
         return num_placeable(job.shape, self._nodes_without(gone, self.nodes)) >= size.workers
 
     def _reserve(self, job: Waiting, size: Size) -> _Reservation:
-        """Reserve room for the job: its latest start, and the room that it leaves to others then."""
+        """Reserve room and quotas for the job: its latest start, and the room that it leaves to others then."""
+        used = self._used.after(self._passing(job))
+        used.add(job.owner, job.project, size)
         limit, room = self._latest_start(job, size)
         others = [node for node in self.nodes if not num_placeable(job.shape, [node])]
         own = [node for node in self.nodes if num_placeable(job.shape, [node])]
@@ -353,11 +398,11 @@ class _Turn:
         of_others, of_own = left[: len(others)], left[len(others) :]
         asks_for_nodes = bool(others and (job.shape.accelerator or job.shape.memory_gb))
         if not asks_for_nodes and not (size.fits(self._free) and self._is_split(job, size)):
-            return _Reservation(job, limit, _spare(room, size), of_own)
+            return _Reservation(job, limit, _spare(room, size), of_own, used)
         # Sums do not tell what is spare: a job that took some could keep the rest fragmented. Nodes that are of no use
         # to the job may be taken, but for a bounded time if Ray may put the workers on its own nodes as well.
         is_early = self.now < job.queued_at + self.rules.backfill_s
-        return _Reservation(job, limit, total(of_others) if is_early else Size(), of_own)
+        return _Reservation(job, limit, total(of_others) if is_early else Size(), of_own, used)
 
     def _latest_start(self, job: Waiting, size: Size) -> tuple[float, Size]:
         """Return by when the job has room, and the room that is free then: as much as now if nothing tells."""
@@ -372,6 +417,11 @@ class _Turn:
             if size.fits(room):
                 return ends_by, room
         return job.queued_at + self.rules.backfill_s, self._unclaimed
+
+
+def _is_behind(job: Waiting | Running, first: Waiting) -> bool:
+    """Return whether the job has a lower priority than the first, or the same and is younger."""
+    return (-job.priority.rank, job.job_id) > (-first.priority.rank, first.job_id)
 
 
 def _spare(room: Size, size: Size) -> Size:

@@ -43,6 +43,17 @@ class Used:
                 return key, limit
         return None
 
+    def after(self, ended: Iterable[Running]) -> "Used":
+        """Return the use once these running jobs have ended."""
+        then = Used(self._quotas, ())
+        then._sizes |= self._sizes
+        then._running |= self._running
+        for job in ended:
+            for key in keys_of(job.owner, job.project):
+                then._sizes[key] -= job.size
+                then._running[key] -= 1
+        return then
+
     def grow(self, owner: str, project: str, more: Size) -> None:
         for key in keys_of(owner, project):
             self._sizes[key] += more
