@@ -515,9 +515,10 @@ console.log(JSON.stringify(sent));""",
 #: A job that another client has changed behind the question, and the versions and notes with which an edit is sent.
 EDITED = f"""
 import {{ settled }} from "{SMALL_DOM}";
-const sent = [];
+const sent = [], patches = [];
 globalThis.fetch = async (path, {{ method, headers, body }}) => {{
   if (!method) return Response.json(now);
+  patches.push(JSON.parse(body));
   const isFresh = headers["If-Match"] === `"${{now.version}}"`;
   sent.push([headers["If-Match"], JSON.parse(body).notes, isFresh]);
   return isFresh ? Response.json(now) : Response.json({{ detail: "stale" }}, {{ status: 412 }});
@@ -554,12 +555,26 @@ def test_what_another_has_written_behind_an_edit_is_told_before_it_is_replaced()
 await press();
 const told = question.textContent;
 await press();
-console.log(JSON.stringify([told, sent]));"""
+console.log(JSON.stringify([told, sent, patches.at(-1).labels]));"""
 
-    told, sent = of_edited(script, notes="theirs", labels={"team": "blue"})
+    told, sent, labels = of_edited(script, notes="theirs", labels={"team": "blue", "host": "b"})
 
-    assert "its notes are now “theirs”; its labels are now “team=blue”" in told and "priority is" not in told
+    assert "its notes are now “theirs”; its labels are now “team=blue, host=b”" in told and "priority is" not in told
     assert sent == [['"3"', "mine", False], ['"4"', "mine", True]]
+    assert labels == {"team": None, "host": None}  # the text of the question has none
+
+
+def test_a_priority_that_another_has_given_behind_an_edit_is_replaced_by_that_of_the_question():
+    script = """
+await press();
+const told = question.textContent;
+await press();
+console.log(JSON.stringify([told, patches.map(({ priority }) => priority ?? null)]));"""
+
+    told, priorities = of_edited(script, state="running", priority="high")
+
+    assert "its priority is now high" in told
+    assert priorities == [None, "normal"]
 
 
 @pytest.mark.parametrize(("steers", "is_taken"), [([], True), ([{"id": 1, "in_force": True}], False)])

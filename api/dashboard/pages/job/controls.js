@@ -150,9 +150,9 @@ function askToEdit(job) {
     ...PRIORITIES.map((each) => element("option", { value: each, selected: each === job.priority ? "" : null }, each)));
   const given = () => Object.fromEntries(labels.value.split("\n").map((line) => line.trim()).filter(Boolean)
     .map((line) => [line.split("=")[0].trim(), line.split("=").slice(1).join("=").trim()]));
-  const gone = Object.fromEntries(Object.keys(job.labels).map((name) => [name, null]));
-  const patchOfJob = () => ({ notes: notes.value, labels: { ...gone, ...given() },
-    ...(isOver(seen) || priority.value === job.priority ? {} : { priority: priority.value }) }); // a role may not take every priority
+  const gone = () => Object.fromEntries(Object.keys(seen.labels).map((name) => [name, null]));
+  const patchOfJob = () => ({ notes: notes.value, labels: { ...gone(), ...given() },
+    ...(isOver(seen) || priority.value === seen.priority ? {} : { priority: priority.value }) }); // a role may not take every priority
   let seen = job; // as the reader knows it
 
   // The job's state may change while somebody writes. What another person has written meanwhile is told before it is replaced.
