@@ -152,30 +152,32 @@ process.exit();"""
 
 
 def test_a_bill_adds_up_what_trials_sent_and_took_unless_a_part_is_not_known():
-    common = {"outcome": "completed", "line": "main", "validation_loss": 0.5, "validation_metrics": {}, "cost": None}
+    common = {"outcome": "completed", "line": "main", "validation_loss": 0.5, "validation_metrics": {}}
     spec = {"link": {"mode": "measure"}, "activations": {"kind": "keep"}, "arms": []}
+    costs = [{"worker_hours": 2, "money": 4}, None]
     bills = [
         Bill(bytes_sent=1_000_000, bytes_of_all=2_000_000, seconds_search=2),
         Bill(bytes_sent=3_000_000, bytes_of_all=None, seconds_search=3),
     ]
     trials = [
         common | {"trial_id": str(at), "label": str(at), "step": 10, "seconds": 30, "metric_directions": {}}
-        | {"bill": each.model_dump(mode="json")}
-        for at, each in enumerate(bills)
+        | {"bill": each.model_dump(mode="json"), "cost": cost}
+        for at, (each, cost) in enumerate(zip(bills, costs, strict=True))
     ]  # fmt: skip
     script = f"""
 import "{SMALL_DOM}";
 const {{ billTable }} = await import("{DASHBOARD.as_uri()}/pages/job/tables.js");
-const rows = (trials) => billTable(trials, job, null).querySelector("tbody").childNodes;
+const rows = (trials) => billTable(trials, job, prices).querySelector("tbody").childNodes;
 const cells = rows(trials).at(-1).childNodes.map((each) => [each.getAttribute("data-heading"), each.textContent]);
 console.log(JSON.stringify([Object.fromEntries(cells), rows(trials.slice(1)).length]));
 process.exit();"""
 
-    total, num_of_one = run(script, trials=trials, job={"state": "succeeded", "spec": spec})
+    prices = {"worker_hour": 2, "gb": None, "currency": "EUR"}
+    total, num_of_one = run(script, trials=trials, job={"state": "succeeded", "spec": spec}, prices=prices)
 
     known = {"trial": "all trials", "steps": "20", "sent": "4.0 MB", "search": "5 s", "training clock": "1 min"}
     assert known.items() <= total.items()
-    assert (total["sent by all workers"], total["validation loss"]) == ("–", "")
+    assert (total["sent by all workers"], total["cost"], total["validation loss"]) == ("–", "–", "")
     assert num_of_one == 1  # a single trial is its own sum
 
 

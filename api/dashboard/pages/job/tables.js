@@ -71,8 +71,8 @@ function metricNames(trials) {
   return [...new Set(trials.flatMap((trial) => Object.keys(trial.metric_directions)))].sort();
 }
 
-// What adds up over trials: a row's value, and its text.
-const SUMMED = {
+// What adds up over trials, by its column: a row's value, and its text.
+const summable = (currency) => ({
   steps: [(trial) => trial.step, String],
   sent: [({ bill }) => bill.bytes_sent, size],
   dense: [({ bill }) => bill.bytes_dense, (bytes) => size(bytes || null)],
@@ -81,21 +81,22 @@ const SUMMED = {
   search: [({ bill }) => bill.seconds_search, duration],
   "training clock": [(trial) => trial.seconds, duration],
   "worker-hours": [({ cost }) => cost?.worker_hours ?? null, number],
-};
-
-const summed = (name) => figures(name, ...SUMMED[name]);
+  cost: [({ cost }) => cost?.money ?? null, (sum) => money(sum, currency)],
+});
 
 // Nothing is said of a sum of which a part is not known.
-function totals(trials) {
+function totals(trials, columns) {
   const sumOf = (values) => (values.includes(null) ? null : values.reduce((sum, each) => sum + each, 0));
-  return Object.fromEntries(Object.entries(SUMMED).map(([name, [of, write]]) => [name, write(sumOf(trials.map(of)))]));
+  return Object.fromEntries(Object.entries(columns).map(([name, [of, write]]) => [name, write(sumOf(trials.map(of)))]));
 }
 
 export function billTable(trials, job, prices) {
   const link = job.spec.link.mode === "emulate" ? `on an ${linkText(job.spec.link)} link` : "on the network as it is";
   const ratio = ({ bill }) => (bill.bytes_sent && bill.bytes_dense ? bill.bytes_dense / bill.bytes_sent : null);
-  const sum = trials.reduce((total, trial) => total + (trial.cost?.money ?? 0), 0);
-  const costs = prices ? `; all trials cost ${money(sum, prices.currency)} (${pricesText(prices)})` : "";
+  const columns = summable(prices?.currency);
+  const total = totals(trials, columns);
+  const summed = (name) => figures(name, ...columns[name]);
+  const costs = prices ? `; all trials cost ${total.cost} (${pricesText(prices)})` : "";
   return table(`Bytes of one worker, time on the training clock, ${link}${costs}`, [
     ["trial", (trial) => trial.label, "name"],
     ["state", (trial) => (trial.outcome ?? unfinished(trial, job)) + (trial.line === "insurance" ? ", own schedule" : ""), ""],
@@ -107,7 +108,7 @@ export function billTable(trials, job, prices) {
     ...(trials.some((trial) => trial.bill.steps_timed) ? [figures("waited for the exchange", waited, share)] : []),
     ...(trials.some((trial) => trial.bill.memory_bytes) ? [figures("peak memory", (trial) => trial.bill.memory_bytes || null, size)] : []),
     ...(drops(job.spec) ? [figures("kept for backward", (trial) => trial.bill.saved_bytes, size)] : []),
-    ...(prices ? [summed("worker-hours"), figures("cost", (trial) => trial.cost?.money ?? null, (sum) => money(sum, prices.currency))] : []),
+    ...(prices ? [summed("worker-hours"), summed("cost")] : []),
     figures("validation loss", (trial) => trial.validation_loss, loss),
     ...metricNames(trials).map((name) => figures(name, (trial) => trial.validation_metrics[name] ?? null, loss)),
     ...tested(trials).map((name) => figures(`test ${name}`, (trial) => trial.test?.[name] ?? null, loss)),
@@ -115,8 +116,7 @@ export function billTable(trials, job, prices) {
     ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number", (trial) => trial.bill.repairs]] : []),
     ...(trials.some((trial) => Object.keys(trial.bill.absences).length) ? [["averages missed", absences, ""]] : []),
     ...(trials.some((trial) => Object.keys(trial.bill.steps_by_workers).length > 1) ? [["steps by workers", byWorkers, ""]] : []),
-  ], trials, { key: (trial) => trial.trial_id, isStacked: true,
-    total: { ...totals(trials), trial: "all trials", cost: prices ? money(sum, prices.currency) : "" } });
+  ], trials, { key: (trial) => trial.trial_id, isStacked: true, total: { ...total, trial: "all trials" } });
 }
 
 const drops = ({ activations, arms }) => [activations, ...arms.map((arm) => arm.activations)].some((each) => each && each.kind !== "keep");
