@@ -29,7 +29,9 @@ export function keysPage(root, _, __, ask) {
     const found = await api.keys();
     me = await api.me();
     const canCreate = me.may.includes("create keys");
-    patch(tools, element("span", { class: "quiet" }, canCreate ? "Of everybody." : "Yours."),
+    const canCreateOwn = me.may.includes("create keys of their own"); // not here: such a key ends with the page's session
+    const own = canCreateOwn ? "Yours. The command “wiretune keys create” makes others." : "Yours.";
+    patch(tools, element("span", { class: "quiet" }, canCreate ? "Of everybody." : own),
       canCreate ? element("button", { type: "button", onclick: askToCreate }, "New key …") : null);
     patch(content, found.length ? keyTable(found) : empty("You have no key: you came with a token of your organization."));
   }

@@ -1283,7 +1283,7 @@ def test_probes_of_a_search_under_way_have_a_card_until_it_is_decided():
       seeAll();
       await settled();
       const [[address, answer]] = asked.splice(0);
-      const events = [told("0-0", 0, 1), told("1-0", 1, 2), told("1-1", 1, null), told("1-0", 1, 2)];
+      const events = [told("0-0", 0, 1), told("1-0", 1, 2), told("1-1", 1, null), told("1-1", 1, null)];
       answer(Response.json({ events, next_after: 9 }));
       for (let turn = 0; turn < 5; turn += 1) await settled();
       found.push(isHidden(), address, cards(), body.querySelector("[role=img]").getAttribute("aria-label"));
@@ -1299,9 +1299,33 @@ def test_probes_of_a_search_under_way_have_a_card_until_it_is_decided():
 
     assert (was_hidden, is_hidden) == (True, False)
     assert address == "/v1/jobs/job-1/events?kind=probe&after=0&limit=500"
-    assert cards == ["Stage 1: searching, 2 probes so far"]  # one was told again
+    assert cards == ["Stage 1: searching, 2 probes so far"]  # a later attempt told again of one
     assert label == "Loss of the probes so far: the lowest loss so far is 2.0000"
     assert then == ["Stage 1: learning rate 0.1"]
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        (["1-0", "1-1", "1-2", "1-0"], ["1-0"]),  # the search began anew
+        (["1-0", "1-1", "1-2", "1-1"], ["1-0", "1-1"]),  # it went on behind the first probe
+        (["1-0", "1-1", "1-0", "1-1"], ["1-0", "1-1"]),  # it was decided
+        (["0-0", "0-1", "1-0"], ["1-0"]),
+    ],
+)
+def test_probes_of_a_search_that_was_given_up_are_not_those_of_the_one_under_way(told, shown):
+    script = """
+      const data = (probe_id, at) => ({ trial_id: "a", stage: Number(probe_id[0]), probe_id, at });
+      const events = told.map((...each) => ({ kind: "probe", data: data(...each) }));
+      globalThis.fetch = async () => Response.json({ events, next_after: 9 });
+      const { probes } = (await searches("job-1")()).get("a");
+      return probes.map(({ name, at }) => [name, at]);
+    """
+
+    probes = played(script, ("{ searches }", "pages/job/searching.js"), told=told)
+
+    assert [name for name, _ in probes] == shown
+    assert probes[-1][1] == len(told) - 1  # as it was told last
 
 
 def test_a_page_leads_to_its_visible_parts_and_once_to_the_one_that_its_address_names(http, training):
@@ -1513,6 +1537,27 @@ def test_the_page_of_keys_says_what_each_role_may_do():
         *("viewer", "looks"),
         *("submitter", "submits jobs, and changes its own"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("may", "said", "has_button"),
+    [
+        (["create keys", "create keys of their own"], "Of everybody.", True),
+        (["create keys of their own"], "Yours. The command “wiretune keys create” makes others.", False),
+        ([], "Yours.", False),  # an issuer named them
+    ],
+)
+def test_the_page_of_keys_says_where_those_who_may_make_their_own_alone_do_so(may, said, has_button):
+    script = f"""
+      {LIST}
+      keysPage(root, "all", null, () => {{}}).refresh();
+      await answer(Response.json([]));
+      await answer(Response.json({{ role: "submitter", name: "anna", may, key: "key-2" }}));
+      const tools = root.querySelector("[class=tools]");
+      return [tools.querySelector("span").textContent, Boolean(tools.querySelector("button"))];
+    """
+
+    assert played(script, ("{ keysPage }", "pages/keys.js"), may=may) == [said, has_button]
 
 
 def test_a_page_without_a_clipboard_says_how_to_copy():

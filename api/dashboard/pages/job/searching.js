@@ -10,9 +10,12 @@ export function searches(id) {
   const held = new Map();
   let after = 0;
 
+  // A probe that is told again ends those from it on: an earlier attempt trained them, or an earlier search of the stage. A
+  // decision tells of each probe again, in the same order.
   function hear({ trial_id: trial, stage, probe_id: name, ...probe }) {
-    const before = held.get(trial)?.stage === stage ? held.get(trial).probes.filter((each) => each.name !== name) : [];
-    held.set(trial, { stage, probes: [...before, { name, ...probe }] }); // a probe is told again with its forecast
+    const known = held.get(trial)?.stage === stage ? held.get(trial).probes : [];
+    const at = known.findIndex((each) => each.name === name);
+    held.set(trial, { stage, probes: [...(at < 0 ? known : known.slice(0, at)), { name, ...probe }] });
   }
 
   return inTurn(async () => {
