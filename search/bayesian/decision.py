@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from search.bayesian import reasons
 from search.bayesian.awakening import awakening_start, may_awaken
 from search.bayesian.exchange_shortlist import promising
+from search.bayesian.probe_costs import MIN_COARSE
 from search.bayesian.reasons import name, number
 from search.bayesian.regions import bounding_box
 from search.bayesian.rewards import (
@@ -49,8 +50,6 @@ Array = NDArray[np.float64]
 
 #: The factor of a rate that diverged on the committed line.
 DIVERGED_FACTOR = 0.25
-#: Fewer coarse probes than this do not bracket a rate.
-MIN_COARSE = 3
 #: The factor of the lowest rate tried when every probe diverged.
 ALL_DIVERGED_FACTOR = 0.5
 
@@ -125,8 +124,8 @@ def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
         told = usual_pick(setup, stage)
         values = setup.opening.model_copy(update={"learning_rate": setup.clip_rate(told)})
         what = reasons.out_of_range(setup, told) or f"usual {reasons.of_model(setup)}"
-        is_asked = stage.steered.search_asked  # for a search that has no room
-        why = f": {reasons.too_few_probes(setup, stage, MIN_COARSE)}" if is_asked else ", so nothing is probed"
+        has_no_room = stage.steered.search_asked or stage.candidates  # for the search that a person or the past wants
+        why = f": {reasons.too_few_probes(setup, stage, MIN_COARSE)}" if has_no_room else ", so nothing is probed"
         return Choice(values, f"{name(setup, values)} is {what}{why}")
     if len(stage.probes) < MIN_COARSE:
         return _keep_guess(setup, stage, reasons.too_few_probes(setup, stage, MIN_COARSE))

@@ -15,6 +15,8 @@ from search.types import SEARCHED, Allowance, Candidate, Refusal, Spent, Values
 
 #: The search's cap must hold at least this many finalists, however costly one is.
 MIN_FINALISTS = 2
+#: Fewer coarse probes than this do not bracket a rate.
+MIN_COARSE = 3
 #: A later search compares at least the incumbent and one rival.
 MIN_PROBES = 2
 #: From this share of the budget on nothing is searched: the rest is too short to gain from it.
@@ -206,6 +208,11 @@ def has_room_for_wide(setup: SearchSetup, stage: Stage) -> bool:
     if "seconds" in needed and _first_timed(stage) is None:
         needed["seconds"] *= ESTIMATED_PART
     return spending.fits(needed, search_cap(setup))
+
+
+def may_search_widely(setup: SearchSetup, stage: Stage) -> bool:
+    """Return whether the wide search has room, or enough probes to decide by: steps may cost more than was expected."""
+    return stage.rung > 0 or len(stage.probes) >= MIN_COARSE or has_room_for_wide(setup, stage)
 
 
 def has_room_for_search(setup: SearchSetup, costs: StepCosts, *, values: Values, search: Spent, spent: Spent) -> bool:

@@ -3,7 +3,7 @@
 import math
 
 from search.bayesian.coarse_plan import past_rate
-from search.bayesian.probe_costs import has_room_for_wide
+from search.bayesian.probe_costs import may_search_widely
 from search.bayesian.rewards import diverged_values
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Stage, is_barred
@@ -38,7 +38,7 @@ def _past_leads(setup: SearchSetup, stage: Stage) -> bool:
     If only the rate is searched, what they found best must lie where this run would look.
     """
     tells = past_rate(setup, stage.prior) is not None if setup.is_of_rate_alone else past_tells(setup, stage)
-    return tells and has_room_for_wide(setup, stage)
+    return tells and may_search_widely(setup, stage)
 
 
 def _is_barred(setup: SearchSetup, stage: Stage, rate: float) -> bool:
@@ -89,7 +89,7 @@ def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
     config = setup.config
     return (
         not (stage.has_incumbent or stage.is_pinned)
-        and not (stage.steered.search_asked and has_room_for_wide(setup, stage))
+        and not (stage.steered.search_asked and may_search_widely(setup, stage))
         and isinstance(config, WideConfig)
         and config.trusts_usual(setup.space.optimizer)
         and setup.is_of_rate_alone

@@ -150,7 +150,7 @@ def usual_pick(setup: SearchSetup, stage: Stage) -> float:
 
     It may be higher than usual for a larger batch, and lower for a long run.
     """
-    rate = usual_rate(setup, stage)
+    rate = trusted_rate(setup, stage)
     assert rate is not None
     return _for_batch(setup, rate) * length_factor(setup, stage)
 

@@ -10,7 +10,8 @@ import pytest
 from search import strategies
 from search.bayesian.coarse_plan import coarse_plan
 from search.bayesian.controller import Controller
-from search.bayesian.decision import MIN_COARSE, choose
+from search.bayesian.decision import choose
+from search.bayesian.probe_costs import MIN_COARSE
 from search.bayesian.proposals import propose
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Stage

@@ -142,6 +142,51 @@ def test_the_past_leads_where_its_three_probes_have_room_and_is_passed_over_wher
     assert begun.is_usual and not led.is_usual
 
 
+@pytest.fixture
+def searched():
+    """Return the decision after `num_told` of three probes whose steps turn out too slow for three; which diverged?"""
+
+    def searched(num_told, *, diverged=False, prior=None, steers=()):
+        space, losses = SearchSpace(guess=Values(learning_rate=0.1), **SHARP), tuple(2.0 - 0.1 * n for n in range(7))
+        more = {} if prior is None else {"prior": prior}
+        controller = Controller(space, BoConfig(), 0, budget=Budget(seconds=10), **more)  # of which probes may spend 2
+        controller.steer(steers)
+        asked = [controller.ask() for _ in range(3)]
+        for number, candidate in enumerate(asked[:num_told], 1):
+            told = Observation(
+                candidate_id=candidate.id,
+                losses=(2.0, float("inf")) if diverged else losses,
+                step_seconds=(0.15,) * (2 if diverged else 7),
+                bytes_sent=0,
+                spent=Spent(steps=7 * number, seconds=1.05 * number),
+                diverged=diverged,
+            )
+            controller.tell(told)
+        assert controller.ask() is None
+        return controller.decide()
+
+    return searched
+
+
+WANTED = [{"prior": _past()}, {"steers": [Steer(id=1, by="ada", search_now=True)]}]
+
+
+@pytest.mark.parametrize("wanted", WANTED, ids=lambda wanted: next(iter(wanted)))
+def test_probes_that_turn_out_slow_decide_if_they_are_enough_and_else_the_run_begins_as_usual(searched, wanted):
+    enough, few = searched(3, **wanted), searched(1, **wanted)
+
+    assert "from 3 probes" in enough.reason and not enough.is_usual
+    assert few.values.learning_rate == _rate(SHARP)
+    assert "is usual for a loss of 2 and a sharpness of 3: a search needs" in few.reason
+
+
+def test_a_past_whose_slow_first_probe_diverged_about_the_usual_rate_leaves_half_of_its_rate(searched):
+    decision = searched(1, diverged=True, prior=_past(0.4))
+    [probe] = decision.probes
+
+    assert decision.values.learning_rate == pytest.approx(probe.candidate.values.learning_rate / 2)
+
+
 @pytest.mark.parametrize("factor", [1e-5, 1e5])
 def test_a_past_that_did_best_where_this_run_would_not_look_leaves_what_is_usual(factor):
     assert _rate(SHARP, prior=_past(factor)) == _rate(SHARP)

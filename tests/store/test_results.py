@@ -2,7 +2,7 @@
 
 import pytest
 
-from search.bayesian.decision import MIN_COARSE
+from search.bayesian.probe_costs import MIN_COARSE
 from service.control.queries import NamedPoint
 from service.control.results import outcomes
 from service.control.results.facts import LEAST_COARSE
