@@ -40,6 +40,15 @@ def test_clip_bounds_the_norm_and_nothing_else(max_norm: float, norm: float):
     torch.testing.assert_close(buffer.gradient, torch.tensor([0.6, 0.8]) * norm)
 
 
+def test_clip_passes_a_lost_entry_on_to_all():
+    buffer = GradientBuffer.behind([Parameter(torch.zeros(2))], NoneConfig())
+    buffer.gradient.copy_(torch.tensor([torch.nan, 1.0]))
+
+    buffer.clip(1.0)
+
+    assert buffer.gradient.isnan().all()
+
+
 def test_rows_that_are_looked_up_several_times_have_the_bits_of_a_dense_gradient():
     embedding, draw = nn.Embedding(7, 3, sparse=True), torch.Generator().manual_seed(0)
     buffer = GradientBuffer.behind([embedding.weight], NoneConfig(overlap=False))

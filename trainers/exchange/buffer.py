@@ -203,7 +203,7 @@ class GradientBuffer:
     def clip(self, max_norm: float) -> Tensor:
         """Scale the gradient so that its 2-norm is at most `max_norm`. Returns the factor, at most 1."""
         factor: Tensor = max_norm / torch.linalg.vector_norm(self.gradient).clamp(min=max_norm)
-        if factor.is_cuda or factor < 1:  # a GPU would have to be waited for
+        if factor.is_cuda or not factor >= 1:  # a GPU would have to be waited for; NaN is passed on
             self.gradient.mul_(factor)
         return factor
 
