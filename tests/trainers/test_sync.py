@@ -138,6 +138,14 @@ def test_an_outer_momentum_of_0_forgets_the_steps_before():
     torch.testing.assert_close(step, means[2] + 0.9 * (means[2] + 0.9 * means[1]))
 
 
+def test_an_outer_momentum_of_0_forgets_a_velocity_that_is_not_finite():
+    outer, mean = OuterSgd(DiLoCoConfig(outer_momentum=0.9), torch.zeros(3)), torch.ones(3)
+    outer.velocity.fill_(torch.inf)
+
+    assert outer.step(mean, Update(0, 0.1, None, None, 0.5, 0.0)).tolist() == [0.5] * 3
+    assert outer.velocity.tolist() == mean.tolist()
+
+
 def test_a_period_that_is_searched_must_be_given(make_config):
     with pytest.raises(ValueError, match="`period` must be given"):
         _replica(make_config, sync=LocalSgdConfig(period=(1, 16))).run(SEGMENT)

@@ -27,7 +27,9 @@ class OuterSgd:
         eta, mu = update.outer_learning_rate, update.outer_momentum
         eta = first(self._config.outer_learning_rate) if eta is None else eta
         mu = first(self._config.outer_momentum) if mu is None else mu
-        if not mu and not len(self.velocity):
+        if not mu:
+            if len(self.velocity):
+                self.velocity.copy_(mean)  # not times 0, which leaves what is not finite
             return eta * mean
         self.velocity.mul_(mu).add_(mean)
         if self._config.nesterov:
