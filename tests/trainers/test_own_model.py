@@ -523,6 +523,22 @@ def test_loader_processes_start_anew_no_more_once_a_round_has_shown_its_length(
     assert loaded.run(segment, pace=0.45).losses == alone.run(segment, pace=0.45).losses
 
 
+def test_loader_processes_start_anew_once_at_most_in_a_round_of_another_length(
+    replica: Train, monkeypatch: pytest.MonkeyPatch
+):
+    starts, begin = [], DataLoader.__iter__
+    monkeypatch.setattr(DataLoader, "__iter__", lambda loader: starts.append(loader) or begin(loader))
+    rounds = LocalSgdConfig(period=(1, 40))
+    alone, loaded = replica("MapStyle", sync=rounds), replica("MapStyle", sync=rounds, processes=1)
+
+    for period, num_steps in ((3, 9), (30, 30)):
+        begun = len(starts)
+        segment = Segment(num_steps=num_steps, learning_rate=0.1, period=period)
+        assert loaded.run(segment, pace=0.3).losses == alone.run(segment, pace=0.3).losses
+
+    assert len(starts) <= begun + 1
+
+
 def test_batches_that_a_new_pace_leaves_out_are_dropped(replica: Train, monkeypatch: pytest.MonkeyPatch):
     starts, begin = [], DataLoader.__iter__
     monkeypatch.setattr(DataLoader, "__iter__", lambda loader: starts.append(loader) or begin(loader))

@@ -57,7 +57,8 @@ class Course:
         self._round_wait = RoundWait()
         self._held: tuple[Exchanged, Update] | None = None  # the step after which the ranks are to meet
         self._last: Step | None = None  # None: the next step is trained whatever the pace
-        self._round_steps: int | None = None  # of the last round that has ended; None: none has
+        self._period: int | None = None  # of the last segment
+        self._round_steps: int | None = None  # of the last round that has ended; None: the next one may be longer
 
     @property
     def _number(self) -> int:
@@ -66,7 +67,7 @@ class Course:
 
     def forget_last(self) -> None:
         """Train the next step whatever the pace: the state has become another one than the last step left."""
-        self._last = None
+        self._last = self._round_steps = None
 
     def run(self, segment: Segment, begin: int, *, until_average: bool, pace: float) -> SegmentResult:
         """Take the segment's steps from number `begin` on, as `Replica.run` says."""
@@ -164,6 +165,8 @@ class Course:
         self._parts.activations.use(segment.gamma)
         self._parts.blocks.use(segment.share)
         self._sync.use(segment.option)
+        if segment.period != self._period:
+            self._period, self._round_steps = segment.period, None
 
     def _check_model(self) -> None:
         """Raise WorkloadError if a buffer or parameter has another tensor's values: the state holds the first one.
