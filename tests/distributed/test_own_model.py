@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.optimizer.spec import MuonConfig, OptimizerConfig, SgdConfig
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
 from trainers.spec.workloads import OwnWorkload
@@ -18,9 +18,10 @@ from trainers.workload import WorkloadError
 MODELS = str(Path(__file__).parents[1] / "trainers")
 
 
-def group(factory: str, **params: Any) -> ProcessGroup:
+def group(factory: str, *, optimizer: OptimizerConfig | None = None, **params: Any) -> ProcessGroup:
     workload = OwnWorkload(factory=f"own_models:{factory}", params=params, path=MODELS)
-    return ProcessGroup(ReplicaConfig(workload=workload, optimizer=SgdConfig(), exchange=NoneConfig()), 2, device="cpu")
+    config = ReplicaConfig(workload=workload, optimizer=optimizer or SgdConfig(), exchange=NoneConfig())
+    return ProcessGroup(config, 2, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -74,8 +75,9 @@ def test_weights_that_a_loss_moves_by_its_own_batch_are_refused_by_name() -> Non
             ranks.evaluate()
 
 
-def test_weights_that_machines_round_differently_are_evaluated() -> None:
-    with group("Astray", size=1e-5) as ranks:
+@pytest.mark.parametrize(("size", "optimizer"), [(1e-5, SgdConfig()), (0.1, MuonConfig())], ids=["sgd", "muon"])
+def test_weights_that_machines_round_differently_are_evaluated(size: float, optimizer: OptimizerConfig) -> None:
+    with group("Astray", optimizer=optimizer, size=size) as ranks:
         ranks.run(Segment(num_steps=4, learning_rate=0.1))
 
         assert ranks.evaluate().num_samples == 50

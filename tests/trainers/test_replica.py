@@ -14,9 +14,10 @@ from torch.utils.data import Subset
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.topology import Topology
 from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import MuonConfig, OptimizerConfig, ScheduleFreeSgdConfig
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
 from trainers.spec.levels import AccordionConfig
@@ -125,6 +126,29 @@ def test_ranks_share_out_the_validation_set_however_few_samples_it_has(
         losses.append(replica.evaluate().loss)
 
     assert sum(losses[1:]) == pytest.approx(losses[0])
+
+
+@pytest.mark.parametrize(
+    ("parts", "refuses"),
+    [
+        ({}, True),
+        ({"optimizer": MuonConfig()}, False),
+        ({"exchange": PowerSgdConfig()}, False),
+    ],
+    ids=["by entry", "muon", "powersgd"],
+)
+def test_weights_that_differ_are_compared_once_and_refused_only_where_steps_keep_roundings_small(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, parts: dict[str, Any], refuses: bool
+):
+    compared: list[bool] = []
+    monkeypatch.setattr(NodeLinks, "all_reduce_sum", lambda links, words, _: words[-3].add_(1))  # another's checksum
+    monkeypatch.setattr(equal_weights, "require_close", lambda *_, refuses: compared.append(refuses))
+    replica = alone(make_config(**parts))
+
+    for _ in range(3):
+        replica.evaluate()
+
+    assert compared == [refuses]
 
 
 def test_evaluating_changes_no_bit_of_training(make_config: MakeConfig, optimizer_config: OptimizerConfig):

@@ -69,6 +69,11 @@ class ReplicaConfig(Config):
         return self.averages_parameters or self.exchange.drifts
 
     @property
+    def amplifies_rounding(self) -> bool:
+        """True where ranks that round differently may step apart by much more than they round."""
+        return any(part.amplifies_rounding for part in (self.exchange, *contenders(self.optimizer)))
+
+    @property
     def differ_under(self) -> str:
         """The kind of `sync` or `exchange` under which parameters may differ; for messages where they may."""
         return self.sync.kind if self.averages_parameters else self.exchange.kind

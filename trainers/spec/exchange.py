@@ -44,6 +44,8 @@ class ExchangeBase(Config):
     has_layer_levels: ClassVar[bool] = False
     #: Whether it stands for several kinds, of which a search chooses.
     competes: ClassVar[bool] = False
+    #: Whether ranks that round differently may step apart by much more, as by factors that each computes by itself.
+    amplifies_rounding: ClassVar[bool] = False
 
     kind: str
     overlap: bool = Field(True, description="send gradients while backward still computes others")

@@ -1,7 +1,7 @@
 """The optimizers that step the parameters, and their knobs. Pydantic only: a job is checked without torch."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -133,6 +133,8 @@ class MuonConfig(OptimizerBase):
     decay serve both. Embeddings are AdamW's, and so are vectors: biases, norms.
     """
 
+    amplifies_rounding: ClassVar[bool] = True
+
     kind: Literal["muon"] = "muon"
     learning_rate: LearningRate = Field(0.01, description="of steps that are scaled to the size of AdamW's")
     momentum: Momentum = Field(0.95, description="Nesterov's, of Muon's parameters")
@@ -152,6 +154,8 @@ class FromExchangeConfig(OptimizerBase):
 
 class OwnOptimizerConfig(OptimizerBase):
     """The workload's own `optimizer`; the learning rate multiplies the rates of its parameter groups."""
+
+    amplifies_rounding: ClassVar[bool] = True  # it may
 
     kind: Literal["own"] = "own"
     learning_rate: LearningRate = 1.0

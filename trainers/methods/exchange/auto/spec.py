@@ -112,6 +112,7 @@ class AutoConfig(ExchangeBase):
     """Kinds compete: the controller chooses among `options`, by what they cost and teach on the job's own link."""
 
     competes: ClassVar[bool] = True
+    amplifies_rounding: ClassVar[bool] = True  # as `powersgd` does
 
     kind: Literal["auto"] = "auto"
     options: tuple[str, ...] | None = Field(

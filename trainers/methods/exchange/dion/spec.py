@@ -1,7 +1,7 @@
 """Dion: orthonormal steps along two low-rank factors of the momentum. Pydantic only."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,8 @@ ROUNDING = 1e-9
 
 class DionConfig(UpdateConfig):
     """Orthonormal steps along two low-rank factors of the momentum, AdamW's for the rest (Dion, Ahn et al., 2025)."""
+
+    amplifies_rounding: ClassVar[bool] = True
 
     kind: Literal["dion"] = "dion"
     rank_fraction: Density | tuple[Density, Density] = Field(

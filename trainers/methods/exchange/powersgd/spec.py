@@ -20,6 +20,7 @@ class PowerSgdConfig(CorrectedConfig, SteeredConfig):
     """Send a low-rank factorisation of each large matrix, the rest densely (Vogels et al., 2019)."""
 
     has_layer_levels: ClassVar[bool] = True
+    amplifies_rounding: ClassVar[bool] = True
 
     kind: Literal["powersgd"] = "powersgd"
     rank: Rank | tuple[Rank, Rank] = Field(4, description="of the factorisation")
