@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator, Mapping
 from statistics import median, median_low
 from typing import Any
 
-from search import strategies
 from search.budget import spending
 from search.budget.link import StepCost
 from search.config import Budget
@@ -49,6 +48,8 @@ class Leader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a loop had this `state_dict`: `orders` begins with the order that it had no answer to."""
+        from search import strategies  # here, since BoTorch loads for seconds
+
         begun = Begun.model_validate({name: value for name, value in state.items() if name != "journal"})
         journal, before = state["journal"], Budget.model_validate(state["journal"]["budget"])
         if before != self._budget:  # which has grown

@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from search import strategies
 from search.config import Budget, ControllerConfig, ScheduleConfig, StagedConfig
 from search.loop.orders import Order, Taken, Task
 from search.loop.pacing import FIRST_PUSH
@@ -165,6 +164,8 @@ class Tuner:
 
     def _lead(self, config: ControllerConfig, space: SearchSpace, budget: Budget, *, seed: int) -> Leader:
         """Return rank 0's part: the strategy that `config` describes, and how many steps it times first."""
+        from search import strategies  # here, since BoTorch loads for seconds: loops without a controller need none
+
         return Leader(
             partial(strategies.build, config, seed=seed, budget=budget),
             space,

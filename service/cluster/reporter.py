@@ -156,6 +156,7 @@ class Reporter:
         self._stopped: Stopped | None = None
         self._changed = threading.Condition()
         self._closing = False
+        self._num_flushing = 0
         self._thread = threading.Thread(target=self._run, name=f"reporter-{stream}", daemon=True)
         self._thread.start()
 
@@ -171,8 +172,12 @@ class Reporter:
         """Queue `records` and wait until these and all earlier ones are stored."""
         self.report(*records)
         with self._changed:
+            self._num_flushing += 1
             self._changed.notify_all()
-            self._wait_for(lambda: not (self._waiting or self._sending))
+            try:
+                self._wait_for(lambda: not (self._waiting or self._sending))
+            finally:
+                self._num_flushing -= 1
 
     def is_clear(self) -> bool:
         """Return whether the API has stored the last record that a resume needs. Later records may still wait."""
@@ -208,13 +213,18 @@ class Reporter:
         idle_since = time.monotonic()
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or len(self._waiting) >= MAX_BATCH, timeout=GATHER_S)
+                self._changed.wait_for(self._is_due, timeout=GATHER_S)
                 if self._stopped or (self._closing and not self._waiting):
                     return
                 self._sending = batch = self._take()
             if batch or time.monotonic() - idle_since > IDLE_S:
                 self._deliver(batch)
                 idle_since = time.monotonic()
+
+    def _is_due(self) -> bool:
+        """Return whether the waiting records are sent at once, without gathering more."""
+        is_awaited = self._num_flushing > 0 and len(self._waiting) > 0
+        return self._closing or is_awaited or len(self._waiting) >= MAX_BATCH
 
     def _take(self) -> tuple[AnyRecord, ...]:
         """Take the next batch while holding the lock. It is small enough for the API, also after an outage."""

@@ -1,5 +1,6 @@
 """A real store on a temporary SQLite file, the application over it, and a job with two arms that has reported."""
 
+import asyncio
 import hashlib
 import math
 import socket
@@ -7,8 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
+import uvicorn.server
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -86,6 +90,10 @@ def live_url(store: Store) -> Iterator[str]:
         yield url
 
 
+#: Uvicorn looks every 0.1 s whether to end, and waits as long when it does: hundreds of tests end a server.
+_HASTY = SimpleNamespace(**vars(asyncio) | {"sleep": lambda seconds: asyncio.sleep(min(seconds, 0.01))})
+
+
 @contextmanager
 def serving(app: FastAPI, deadlines: Deadlines | None = None, *, port: int = 0) -> Iterator[str]:
     """Serve `app` as the service does; little of an answer fits between it and a client that does not read."""
@@ -94,13 +102,14 @@ def serving(app: FastAPI, deadlines: Deadlines | None = None, *, port: int = 0) 
         server = _Server(server_config(app, deadlines or Deadlines()))
         server.broadcaster = app.state.services.broadcaster
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-        thread.start()
-        try:
-            assert wait_until(lambda: server.started, timeout_s=PATIENCE_S, every_s=0.01)
-            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(10)
+        with patch.object(uvicorn.server, "asyncio", _HASTY):
+            thread.start()
+            try:
+                assert wait_until(lambda: server.started, timeout_s=PATIENCE_S, every_s=0.01)
+                yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+                thread.join(10)
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers

@@ -17,6 +17,11 @@ from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import Group
 
 
+def _taught(rate: float) -> float:
+    """Return how much a step at this rate teaches."""
+    return min(rate / 3, 3 / rate) if rate else 0.0
+
+
 class ArithmeticGroup(Group):
     """Its state is the rates it has trained with; a rate above `limit` diverges after `patience` steps in a row.
 
@@ -43,13 +48,15 @@ class ArithmeticGroup(Group):
 
     def run(self, segment: Segment) -> SegmentResult:
         first, losses = len(self.rates), []
+        learned = sum(map(_taught, self.rates))
         for index in range(segment.num_steps):
             self.rates.append(segment.learning_rate_at(index))
             if len(self.rates) - 1 == self.bad_step:
                 break
             if len(self.rates) > self.patience and min(self.rates[-self.patience :]) > self.limit:
                 break
-            losses.append(2.0 / (1.0 + 0.01 * sum(min(rate / 3, 3 / rate) for rate in self.rates if rate)))
+            learned += _taught(self.rates[-1])
+            losses.append(2.0 / (1.0 + 0.01 * learned))
         return SegmentResult(
             first_step=first,
             losses=tuple(losses),

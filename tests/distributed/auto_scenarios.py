@@ -110,10 +110,10 @@ def auto(rank: int, num_workers: int) -> dict[str, Any]:
     return _auto(Place(rank, num_workers)) | {"resumed": _resumed(rank, num_workers)}
 
 
-def auto_pairs(rank: int, num_workers: int) -> dict[str, Any]:
-    """The same for pairs of the ranks."""
-    groups = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
-    return _auto(Place(rank % 2, 2, groups[rank // 2]))
+def auto_of_two(rank: int, num_workers: int) -> dict[str, Any]:
+    """The same for the first two ranks. Nothing may follow it: the others do not wait."""
+    group = dist.new_group([0, 1])
+    return _auto(Place(rank, 2, group)) if rank < 2 else {}
 
 
 def auto_on_nodes(rank: int, num_workers: int) -> dict[str, Any]:

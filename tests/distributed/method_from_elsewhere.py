@@ -68,7 +68,7 @@ def _train() -> dict[str, Any]:
 
 def _laws() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         ranks = [context.Process(target=_rank, args=(rank, folder)) for rank in range(2)]
         for each in ranks:
             each.start()

@@ -20,7 +20,7 @@ from attach_checkpoint_scenario import inherited, saved
 from attach_overlap_scenario import overlapped
 from attach_scenario import attached, evaluated, joined
 from attach_together_scenario import together
-from auto_scenarios import auto, auto_on_nodes, auto_pairs
+from auto_scenarios import auto, auto_of_two, auto_on_nodes
 from blocks_scenarios import jointspar, jointspar_on_nodes
 from ddp_scenario import ddp
 from exchange_harness import Bench, D, Place, digest, gradients
@@ -44,8 +44,8 @@ from local_steps_scenarios import local_steps, local_steps_in_pairs
 from lost_ranks import dead_rank, silent_rank
 from screen_scenarios import lost_replica, screened, screened_on_nodes, screened_pairs
 from streaming_scenarios import streaming, streaming_pairs
-from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, taught, write_checkpoint
-from two_way_scenarios import drifting_replicas_on_nodes, two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
+from sync_scenarios import apart, paced_average, sync, sync_of_two, sync_on_nodes, taught, write_checkpoint
+from two_way_scenarios import drifting_replicas_on_nodes, two_way, two_way_of_two, two_way_on_nodes, two_way_replicas
 from update_scenarios import updates
 from whole_set_scenarios import paced_gather, slow_gather, whole_set, whole_set_of_the_present
 
@@ -63,6 +63,7 @@ from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import collectives
+from trainers.training import process_group  # noqa: F401  (lists what is preloaded, so it comes before this file)
 from trainers.training.replica import Replica
 
 Reports = dict[str, list[dict[str, Any]]]  # by scenario, then by rank
@@ -70,6 +71,11 @@ Reports = dict[str, list[dict[str, Any]]]  # by scenario, then by rank
 RANKS_S = 240 * crowd()
 #: What replicas are told to train.
 SEGMENT = Segment(num_steps=8, learning_rate=0.5)
+# Imported once for all groups of this process, in place of what `process_group` lists.
+multiprocessing.get_context("forkserver").set_forkserver_preload([
+    "trainers.training.rank", "trainers.exchange.kernels.warm", "torch._dynamo", "torch.distributed.fsdp",
+    "torch.distributed.checkpoint", "wiretune.loop",
+])  # fmt: skip
 #: The scenario that the last rank does not survive.
 DEADLY = "dead_rank"
 
@@ -247,7 +253,7 @@ SCENARIOS = {
         equal_parameters,
         replicas_on_nodes,
         sync,
-        sync_pairs,
+        sync_of_two,
         sync_on_nodes,
         apart,
         taught,
@@ -263,10 +269,10 @@ SCENARIOS = {
         levels,
         levels_in_pairs,
         auto,
-        auto_pairs,
+        auto_of_two,
         auto_on_nodes,
         two_way,
-        two_way_pairs,
+        two_way_of_two,
         two_way_on_nodes,
         two_way_replicas,
         drifting_replicas_on_nodes,
@@ -301,8 +307,6 @@ SCENARIOS = {
 def run_ranks(folder: Path, num_workers: int, names: list[str]) -> Reports:
     """Run the scenarios `names` one after the other on `num_workers` ranks; of a rank that died there is no report."""
     context = multiprocessing.get_context("forkserver")
-    # Once for all groups of this process: the first brings torch along, the others are imported where they are used.
-    context.set_forkserver_preload(["trainers.training.replica", "trainers.exchange.kernels.warm", "torch._dynamo"])
     ranks = [context.Process(target=_be, args=(folder, rank, num_workers, names)) for rank in range(num_workers)]
     for process in ranks:
         process.start()

@@ -8,14 +8,14 @@ from auto_scenarios import PLAIN, REPLICA_RUN, STATES
 from scenarios import Reports
 
 ON_THREE_RANKS = ["auto"]
-ON_FOUR_RANKS = ["auto_pairs", "auto_on_nodes"]
+ON_FOUR_RANKS = ["auto_on_nodes", "auto_of_two"]
 Groups = list[list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
 def groups(three_ranks: Reports, four_ranks: Reports) -> Groups:
     """What each rank saw, in a group of two ranks, and of three."""
-    return [four_ranks["auto_pairs"][:2], three_ranks["auto"]]
+    return [four_ranks["auto_of_two"][:2], three_ranks["auto"]]
 
 
 def test_nothing_is_lost_at_any_change(groups: Groups, four_ranks: Reports):

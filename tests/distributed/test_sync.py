@@ -65,7 +65,7 @@ DEFINITIONS: dict[str, Definition] = {
     ),
 }
 ON_THREE_RANKS = ["sync", "apart", "taught"]
-ON_FOUR_RANKS = ["sync_pairs", "sync_on_nodes", "paced_average"]
+ON_FOUR_RANKS = ["sync_on_nodes", "paced_average", "sync_of_two"]
 STREAMING = tuple(name for name in LOCAL if name.startswith("streaming_diloco"))
 BEHIND = ("cocod_sgd", "overlap_local_sgd", *STREAMING)
 BLOCKWISE = ("blockwise", "blockwise, 8 bits")
@@ -79,7 +79,7 @@ def groups(request: pytest.FixtureRequest, of_four: bool, tmp_path_factory: pyte
     if of_four:
         return [run_ranks(tmp_path_factory.mktemp("sync"), 4, ["sync"])["sync"]]
     three_ranks, four_ranks = (request.getfixturevalue(name) for name in ("three_ranks", "four_ranks"))
-    return [four_ranks["sync_pairs"][:2], three_ranks["sync"]]
+    return [four_ranks["sync_of_two"][:2], three_ranks["sync"]]
 
 
 def _traces(group: list[dict[str, Any]], name: str) -> np.ndarray:

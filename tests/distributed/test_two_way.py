@@ -36,7 +36,7 @@ from trainers.spec.workloads import DigitsMlp
 from trainers.traffic.block_shards import BlockShards
 
 ON_THREE_RANKS = ["two_way", "two_way_replicas"]
-ON_FOUR_RANKS = ["two_way_pairs", "two_way_on_nodes", "drifting_replicas_on_nodes"]
+ON_FOUR_RANKS = ["two_way_on_nodes", "drifting_replicas_on_nodes", "two_way_of_two"]
 Array = np.ndarray
 Groups = list[list[dict[str, Any]]]
 DEFINITIONS: dict[str, Callable[..., Traces]] = {
@@ -57,7 +57,7 @@ def groups(request: pytest.FixtureRequest, of_four: bool, tmp_path_factory: pyte
     if of_four:
         return [alone, run_ranks(tmp_path_factory.mktemp("two_way"), 4, ["two_way"])["two_way"]]
     three_ranks, four_ranks = (request.getfixturevalue(name) for name in ("three_ranks", "four_ranks"))
-    return [alone, four_ranks["two_way_pairs"][:2], three_ranks["two_way"]]
+    return [alone, four_ranks["two_way_of_two"][:2], three_ranks["two_way"]]
 
 
 def _series(group: list[dict[str, Any]], kind: str, name: str) -> Array:

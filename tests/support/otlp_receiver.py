@@ -48,7 +48,7 @@ class Receiver:
 def receiving() -> Iterator[Receiver]:
     """Run a collector."""
     receiver = Receiver()
-    thread = threading.Thread(target=receiver.server.serve_forever, daemon=True)
+    thread = threading.Thread(target=receiver.server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield receiver

@@ -27,7 +27,7 @@ class S3Server:
         self._held_name: str | None = None
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
         s3_backends.reset()  # moto keeps the objects of all servers of a process
 
