@@ -54,9 +54,11 @@ def run(brief: AttemptBrief) -> AttemptFinished:
     todo = [point.trial_id for point in brief.trials if is_wanted(brief, point)]
     if not todo:  # the attempt before this one died with its last word on its lips, or the user has asked for an end
         return outcome_of([brief.control])
-    ray.init(address="auto", namespace=brief.job_id, log_to_driver=True, configure_logging=False)
     scratch = tempfile.mkdtemp(prefix="wiretune-tune-")
     try:
+        # Ray has all workers import from the driver's folder first. That of a user may have a `service.py`.
+        os.chdir(scratch)
+        ray.init(address="auto", namespace=brief.job_id, log_to_driver=True, configure_logging=False)
         results = _tuner(brief, todo, scratch).fit()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

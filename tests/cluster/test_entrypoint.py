@@ -75,6 +75,23 @@ def test_only_what_may_pass_is_tried_again(error: Exception, retry: bool) -> Non
     assert finished.reason == (str(error) if name.startswith("service.") else f"{name}: {error}")
 
 
+def test_workers_do_not_import_from_the_folder_in_which_a_user_started_the_service(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = []
+
+    def init(**_: object) -> None:  # Ray puts the driver's folder before all others on the workers' path
+        folders.append(Path.cwd())
+        raise ConnectionError
+
+    monkeypatch.setattr(entrypoint.ray, "init", init)
+
+    with pytest.raises(ConnectionError):
+        run(_brief(finished=False))
+    assert tmp_path not in folders and len(folders) == 1
+
+
 def test_an_attempt_with_nothing_left_to_train_succeeds_without_ray() -> None:
     assert run(_brief(finished=True)).outcome == "succeeded"
 

@@ -91,7 +91,7 @@ def test_a_queued_job_is_submitted_with_what_its_driver_needs(store, settings, c
     name = store.attempts.one(job_id, 1).submission_id
     environment = cluster.ray.environments[name]
     assert store.job(job_id).state is JobState.STARTING
-    assert cluster.ray.entrypoints[name] == f"{sys.executable} -m service.cluster.entrypoint"
+    assert cluster.ray.entrypoints[name] == f"{sys.executable} -P -m service.cluster.entrypoint"
     assert environment["WIRETUNE_API_URL"] == "http://127.0.0.1:8470"
     assert (environment["WIRETUNE_JOB"], environment["WIRETUNE_ATTEMPT"]) == (job_id, "1")
     assert float(environment["WIRETUNE_MAX_SILENCE_S"]) == settings.max_silence_s

@@ -68,7 +68,7 @@ class Submission:
             log_fields(job=work.job_id, attempt=work.attempt),
             tracing.span("submit attempt", job=work.job_id, attempt=work.attempt),
         ):
-            entrypoint = f"{self._python} -m service.cluster.entrypoint"
+            entrypoint = f"{self._python} -P -m service.cluster.entrypoint"
             ray.submit(work.submission_id, entrypoint=entrypoint, env_vars=self._environment(work), package=package)
             _log.info("submitted %s", work.submission_id)
 
