@@ -88,8 +88,8 @@ bench-methods: setup
 	for what in rates run pace table; do $(BIN)/python benchmarks/methods.py $$what || exit; done
 
 bench-auto: setup
-	$(BIN)/python benchmarks/auto.py run
-	$(BIN)/python benchmarks/auto.py table
+	$(BIN)/python benchmarks/auto.py run --file benchmarks/auto_in_turns.jsonl
+	$(BIN)/python benchmarks/auto.py table --file benchmarks/auto_in_turns.jsonl
 
 bench-workloads: setup
 	$(BIN)/python benchmarks/workloads.py
