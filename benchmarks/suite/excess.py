@@ -16,6 +16,8 @@ LOST = 0.5
 #: How arms are called by which of their losses: at the run's end, and of what is exported. `flattered` is measured on
 #: the samples that chose the export, `exported` on others (docs/decisions/0051). Older rows have no `exported`.
 SUFFIXES = {"loss": "", "exported": ", exported", "flattered": ", exported, flattered"}
+#: The kinds of optimizer that are compared with each other, task by task.
+KINDS = ("sgd", "adamw", "schedulefree_sgd", "muon")
 Row = dict[str, Any]
 Excesses = dict[tuple[str, str], dict[str, list[float]]]  # by arm and task, of each run
 Arm = tuple[str, float]  # of the grid: a schedule, and a rate's decimal logarithm
@@ -93,3 +95,13 @@ def excesses(known: Sequence[Row], steps: int) -> Excesses:
                 if loss in row:
                     arms[row["what"], row["arm"] + suffix][row["task"]].append(above(row[loss], reference[row["task"]]))
     return arms
+
+
+def beside_each_other(known: Sequence[Row], steps: int) -> dict[str, float]:
+    """Return by what share each kind ends above the lowest loss of its task, on the mean of the runs that all have."""
+    ends = defaultdict[tuple[str, int], dict[str, float]](dict)
+    for row in known:
+        if row["steps"] == steps and row["arm"] in KINDS:
+            ends[row["task"], row["seed"]][row["arm"]] = row["flattered"]
+    whole = [each for each in ends.values() if len(each) == len(KINDS)]
+    return {kind: summarised(above(each[kind], min(each.values())) for each in whole).mean for kind in KINDS}

@@ -30,7 +30,7 @@ from search.budget.link import StepCost
 from search.budget.optimizer_choice import best_optimizer
 from suite import excess
 from suite.controlled import searched
-from suite.excess import OPTIMIZER_ROWS as ROWS, Row, above, references, summarised
+from suite.excess import KINDS, OPTIMIZER_ROWS as ROWS, Row, above, beside_each_other, references, summarised
 from suite.tasks import TASKS
 from suite.training import Line
 from trainers.methods.optimizer.spec import (
@@ -61,7 +61,6 @@ GROUPS = {
     "all": TASKS_SHOWN,
 }
 FAMILIES = tuple(dict.fromkeys(name.partition("-")[0] for name in TASKS_SHOWN))
-KINDS = ("sgd", "adamw", "schedulefree_sgd", "muon")
 ARMS = (*KINDS, "auto")
 #: Steps of AdamW, and those of another kind for the price of them, if a step of it costs so many times as much.
 BUDGETS, COSTS = (300, 1000), (1.0, 1.5, 2.0, 3.0)
@@ -126,16 +125,6 @@ def table(steps: int) -> None:
         print(f"| {name}, {len(inside)}: mean, median, lost | {' | '.join(told)} |")
 
 
-def beside_each_other(steps: int) -> dict[str, float]:
-    """Return by what share each kind ends above the lowest loss of its task, on the mean of the runs that all have."""
-    ends = defaultdict[tuple[str, int], dict[str, float]](dict)
-    for row in read(ROWS):
-        if row["steps"] == steps and row["arm"] in KINDS:
-            ends[row["task"], row["seed"]][row["arm"]] = row["flattered"]
-    whole = [each for each in ends.values() if len(each) == len(KINDS)]
-    return {kind: summarised(above(each[kind], min(each.values())) for each in whole).mean for kind in KINDS}
-
-
 def worth() -> None:
     """Print what a step of each kind is worth, in steps of AdamW, and with each further family of tasks left out."""
     losses = {(row["arm"], row["task"], row["steps"], row["seed"]): row["flattered"] for row in read(ROWS)}
@@ -195,7 +184,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.what == "table":
         table(given.steps)
-        found = beside_each_other(given.steps)
+        found = beside_each_other(read(ROWS), given.steps)
         told = ", ".join(f"{kind} {100 * share:+.0f} %" for kind, share in found.items())
         print(f"\nAbove the lowest loss of the task, on the mean: {told}")
     elif given.what == "worth":
