@@ -4,7 +4,7 @@ import { element, patch } from "../../dom.js";
 
 // `lists` hold the parts. An address with a part's name leads there, once it is drawn.
 export function parts(...lists) {
-  const body = element("nav", { class: "parts", "aria-label": "Parts of this page" });
+  const body = element("nav", { class: "parts", "aria-label": "Parts of this page", tabindex: "0" });  // it scrolls on a narrow screen
   let isSought = location.hash !== "";
 
   function update() {
