@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-pytest.importorskip("optuna")
+pytest.importorskip("tests.support.suite_packages")
 
 from suite.rivals import TUNERS, GreedyRate, Interval, Member, bandit_rate, exploited, tune
+from suite.training import Evaluated, Losses
 
 pytestmark = pytest.mark.long  # `make test-long` installs these packages
 
@@ -36,6 +37,9 @@ class Descent:
         if max(self.rates, default=0.0) > self.limit:
             return math.nan
         return 2.0 / (1.0 + 0.1 * sum(min(rate / BEST_RATE, BEST_RATE / rate) for rate in self.rates if rate))
+
+    def evaluated(self) -> Evaluated:
+        return Evaluated(Losses(*[self.evaluate()] * 3))
 
     def snapshot(self) -> list[float]:
         return list(self.rates)
