@@ -131,7 +131,7 @@ def kill(victim: Victim) -> None:
 
 
 def is_driver(line: bytes) -> bool:
-    """Whether a command line is that of a driver, not of the shell around it."""
+    """Return whether a command line is that of a driver, not of the shell around it."""
     return b"service.cluster.entrypoint" in line and b"python" in line.split(b"\0")[0]
 
 

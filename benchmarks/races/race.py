@@ -26,7 +26,7 @@ def turned(arms: Sequence[str], turn: int, *, of: int) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the arms of a race do, and when one of them is done."""
+    """The rules of a race: its arms' work, and when one of them is done."""
 
     task: str
     seed: int
@@ -69,7 +69,7 @@ class Runner:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the next block counts for the clock."""
+        """Return whether the next block counts for the clock."""
         return self.steps < self.timed_steps
 
     @property

@@ -1,4 +1,4 @@
-"""When a strategy looks at a commit, which all loops share."""
+"""Decide when a strategy looks at a commit, for all loops."""
 
 from collections.abc import Callable
 
