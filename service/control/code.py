@@ -195,7 +195,7 @@ class CodeShelf:
         try:
             self._remove_file(*removal)
         except Unavailable as error:
-            _log.warning("the file of deleted code stays for now: %s", error)
+            _log.warning("the file of deleted code is removed once the storage answers: %s", error)
 
     def _remove_file(self, project: str, digest: str, created_at: float) -> None:
         """Remove a deleted package's file, and then the order to remove it.
